@@ -6,6 +6,7 @@ then.
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -118,6 +119,12 @@ class LazyColumn(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self._table)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_collect(self))
+
+    def __contains__(self, value: Any) -> bool:
+        return value in _collect(self)
+
     __hash__ = None  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
@@ -148,10 +155,15 @@ class LazyColumn(NDArrayOperatorsMixin):
         >>> df.table({"state": ["CA", "NY", "TX"]}).state.isin(["CA", "TX"]).collect()
         array([ True, False,  True])
         """
+        values, of_numbers = list(values), isinstance(self._content, LazyArray)
+        plain = (type(each) in (int, float) and each == each if of_numbers else type(each) is str for each in values)
+        if self._origin.library == "pandas" and not all(plain):
+            found = _all_rows(self).isin(values).to_numpy(dtype=bool)
+            return LazyColumn(self._table, self._lazy(input_node(found)))
         found = LazyColumn(self._table, self._lazy(input_node(numpy.zeros(self._origin.length, bool))))
         for value in values:
             found = found | (self == value)
-        return found
+        return found  # type: ignore[no-any-return]
 
     def sum(self) -> Any:
         """The sum of what is there.
@@ -160,14 +172,16 @@ class LazyColumn(NDArrayOperatorsMixin):
         >>> df.table({"x": [1.0, float("nan"), 3.0]}).x.sum()
         np.float64(4.0)
         """
-        return self._totals()[0]
+        return self._totals()[0] if isinstance(self._content, LazyArray) else self._ask("sum")
 
     def count(self) -> int:
         """How many values are there."""
-        return self._totals()[1]
+        return self._totals()[1] if isinstance(self._content, LazyArray) else self._ask("count")
 
     def mean(self) -> float:
         """The mean of what is there."""
+        if not isinstance(self._content, LazyArray):
+            return self._ask("mean")  # type: ignore[no-any-return]
         total, count = self._totals(floats=True)
         return total / count if count else float("nan")
 
@@ -182,7 +196,7 @@ class LazyColumn(NDArrayOperatorsMixin):
     def _totals(self, *, floats: bool = False) -> tuple[Any, int]:
         """One pass: the sum, of whole numbers as floats where it would wrap, and the count of rows that are chosen and
         there."""
-        lazy = self._numbers("sum")
+        lazy = self._content
         lazy = lazy.astype("f8") if floats and lazy.dtype.kind != "f" else lazy
         there = self._counted_rows()
         values = lazy if there is None else numpy.where(there, lazy, lazy.dtype.type(0))
@@ -191,7 +205,9 @@ class LazyColumn(NDArrayOperatorsMixin):
         return total[()], int(counted[0]) if counted else self._origin.length
 
     def _extreme(self, name: str) -> Any:
-        lazy, there = self._numbers(name), self._counted_rows()
+        if not isinstance(self._content, LazyArray):
+            return self._ask(name)
+        lazy, there = self._content, self._counted_rows()
         if there is None and self._origin.length:
             return compute([getattr(numpy, name)(lazy)._node])[0][()]
         values = numpy.asarray(self.collect())
@@ -207,10 +223,16 @@ class LazyColumn(NDArrayOperatorsMixin):
             given = [map_node("logical_and", numpy.logical_and, tuple(given))]
         return self._lazy(given[0]) if given else None
 
-    def _numbers(self, name: str) -> LazyArray:
-        if not isinstance(self._content, LazyArray):
-            raise DovetailError(f"{name} must have a column of numbers; ask the library: collect() gives its column.")
-        return self._content
+    def _ask(self, name: str) -> Any:
+        """A reduction of a column that loops do not hold, by its library."""
+        column = self._table._as_library(self)
+        if self._origin.library == "pyarrow":
+            import pyarrow.compute
+
+            return getattr(pyarrow.compute, name)(column).as_py()
+        if self._origin.library == "dict" and name == "count":
+            return len(column)
+        return getattr(column, name)()
 
     def _lazy(self, node: FrameNode) -> LazyArray:
         return LazyArray(node, compute=compute)
@@ -315,10 +337,10 @@ class LazyTable:
         return list(self._columns)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            if key not in self._columns:
-                raise KeyError(key)
+        if isinstance(key, str | int | tuple) and key in self._columns:
             return LazyColumn(self, self._columns[key])
+        if isinstance(key, str):
+            raise KeyError(key)
         if isinstance(key, list):
             return LazyTable(self._origin, {name: self._columns[name] for name in key}, self._mask)
         chosen = self._filter(key)
@@ -347,12 +369,19 @@ class LazyTable:
             return self[name]
         return getattr(self.collect(), name)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.collect())
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self._columns
+
     def __len__(self) -> int:
         return self._origin.length if self._mask is None else int(compute([self._mask])[0].sum())
 
     def __repr__(self) -> str:
         chosen = "" if self._mask is None else ", filtered"
-        return f"LazyTable({', '.join(self._columns)}; {self._origin.length:,} rows of {self._origin.library}{chosen})"
+        names = ", ".join(map(str, self._columns))
+        return f"LazyTable({names}; {self._origin.length:,} rows of {self._origin.library}{chosen})"
 
     def assign(self, **columns: Any) -> "LazyTable":
         """The table with these columns too; a function is given the table.
@@ -393,11 +422,19 @@ class LazyTable:
 
     def groupby(self, by: str | list[str], **options: Any) -> Any:
         """Groups of rows with the same keys: `sum`, `mean`, `count` and `size` are one loop over the table."""
-        names = [by] if isinstance(by, str) else list(by)
-        keys = [self._key(name) for name in names] if not options and set(names) <= self._columns.keys() else [None]
+        names = [self._name_of(each) for each in (by if isinstance(by, list) else [by])]
+        known = not options and all(name is not None for name in names)
+        keys = [self._key(name) for name in names] if known else [None]
         if any(key is None for key in keys):
-            return self.collect().groupby(by, **options)
+            return self.collect().groupby(_collect(by), **options)
         return GroupedTable(self, keys)  # type: ignore[arg-type]
+
+    def _name_of(self, key: Any) -> Any:
+        """The name of a key that is a column of this table, by name or itself; None of another."""
+        if isinstance(key, LazyColumn):
+            own = [name for name, content in self._columns.items() if content is key._content]
+            return own[0] if own and self._may_have(key) else None
+        return key if isinstance(key, str | int) and key in self._columns else None
 
     def collect(self) -> Any:
         """Compute everything: a table of the library that this came from.
@@ -421,7 +458,10 @@ class LazyTable:
         index = None
         if self._origin.library == "pandas":
             index = self._origin.data.index if rows is None else self._origin.data.index[rows]
-        return make_table(found, self._origin.library, index=index)
+        made = make_table(found, self._origin.library, index=index)
+        if self._origin.library == "pandas" and list(made.columns) == list(self._origin.data.columns):
+            made.columns = self._origin.data.columns  # with its name and type
+        return made
 
     def _rows(self) -> numpy.ndarray | None:
         return None if self._mask is None else numpy.flatnonzero(compute([self._mask])[0])
@@ -439,22 +479,24 @@ class LazyTable:
                 found = whole_number_key(name, content._node)
                 if found is not None:
                     return found
-            if content.dtype.kind == "f":
+            if content.dtype.kind == "f" and self._origin.library == "pandas":
                 return None
             codes, labels = numpy.unique(compute([content._node])[0], return_inverse=True)[::-1]
             return numbered_key(name, codes, labels)
         numbered = LazyColumn(self, content)._numbered()
+        if numbered is None and self._origin.library in ("polars", "pyarrow"):
+            return _key_with_null(name, content.to_list() if self._origin.library == "polars" else content.to_pylist())
         return None if numbered is None else numbered_key(name, *numbered)
 
 
 class GroupedTable:
     """A table's rows in groups; what it gives has a row for each group that has any, in the order of the keys."""
 
-    def __init__(self, table: LazyTable, keys: list[GroupKey], chosen: list[str] | None = None) -> None:
+    def __init__(self, table: LazyTable, keys: list[GroupKey], chosen: list[str] | str | None = None) -> None:
         self._table, self._keys, self._chosen = table, keys, chosen
 
-    def __getitem__(self, names: list[str]) -> "GroupedTable":
-        return GroupedTable(self._table, self._keys, list(names))
+    def __getitem__(self, names: list[str] | str) -> "GroupedTable":
+        return GroupedTable(self._table, self._keys, names)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -498,7 +540,9 @@ class GroupedTable:
 
     def _names(self) -> list[str]:
         keys = {key.name for key in self._keys}
-        return self._chosen if self._chosen is not None else [name for name in self._table.columns if name not in keys]
+        if self._chosen is not None:
+            return self._chosen if isinstance(self._chosen, list) else [self._chosen]
+        return [name for name in self._table.columns if name not in keys]
 
     def _compute(self, method: str, column: Any, *, floats: bool = False) -> Any:
         names = self._names()
@@ -519,14 +563,16 @@ class GroupedTable:
 
         kind = pandas.MultiIndex.from_arrays(list(labels.values()), names=list(labels)) if len(labels) > 1 else None
         index = pandas.Index(next(iter(labels.values())), name=next(iter(labels))) if kind is None else kind
-        return make_table(columns, library, index=index)
+        made = make_table(columns, library, index=index)
+        return made if self._chosen is None or isinstance(self._chosen, list) else made[self._chosen]
 
-    def _labels(self, groups: numpy.ndarray) -> dict[str, numpy.ndarray]:
+    def _labels(self, groups: numpy.ndarray) -> dict[str, Any]:
         """Each group's keys, from its number."""
-        found = {}
+        found: dict[str, Any] = {}
         for key in reversed(self._keys):
             groups, number = numpy.divmod(groups, key.count())
-            found[key.name] = numpy.asarray(key.labels)[number]
+            null = isinstance(key.labels, list) and key.labels[-1:] == [None]  # which no array holds
+            found[key.name] = [key.labels[each] for each in number] if null else numpy.asarray(key.labels)[number]
         return dict(reversed(found.items()))
 
 
@@ -553,6 +599,13 @@ def _same_rows(one: FrameNode | None, other: FrameNode | None) -> bool:
         return one is other
     first, second = merge_equal([one, other])
     return first is second
+
+
+def _key_with_null(name: str, values: list[Any]) -> GroupKey:
+    """A key of which some values are missing: these are the last group, as Polars and Arrow have one for them."""
+    labels = [*sorted({each for each in values if each is not None}), None]
+    numbers = {label: number for number, label in enumerate(labels)}
+    return GroupKey(name, input_node(numpy.array([numbers[each] for each in values], "int32")), labels, "hash table")
 
 
 def _as_column(value: Any, index: Any) -> Any:
