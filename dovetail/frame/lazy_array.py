@@ -322,6 +322,8 @@ class LazyArray(NDArrayOperatorsMixin):
         low, high = options.pop("min", low), options.pop("max", high)
         if options or (low is None and high is None):
             raise Unknown("clip")
+        if low is not None and high is not None and numpy.ndim(low) == numpy.ndim(high) == 0:
+            return numpy.minimum(high, numpy.maximum(low, array))  # of two zeros the array's, as NumPy has it
         above = array if low is None else numpy.maximum(array, low)
         return above if high is None else numpy.minimum(above, high)
 

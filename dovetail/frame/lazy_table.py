@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_groups, whole_number_key
+from dovetail.frame.group_by import GroupKey, GroupSums, label_array, numbered_key, sum_groups, whole_number_key
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FLOAT64, FrameNode, cast, constant_node, input_node, map_node, merge_equal
 from dovetail.frame.runner import compute
@@ -572,7 +572,7 @@ class GroupedTable:
         for key in reversed(self._keys):
             groups, number = numpy.divmod(groups, key.count())
             null = isinstance(key.labels, list) and key.labels[-1:] == [None]  # which no array holds
-            found[key.name] = [key.labels[each] for each in number] if null else numpy.asarray(key.labels)[number]
+            found[key.name] = [key.labels[each] for each in number] if null else label_array(key.labels)[number]
         return dict(reversed(found.items()))
 
 

@@ -279,3 +279,17 @@ def test_means_of_large_whole_numbers_do_not_wrap(dtype, axis):
     numpy.testing.assert_allclose(mean(values), values.mean(axis), rtol=1e-14)
     assert mean.wait(300)
     numpy.testing.assert_allclose(mean(values), values.mean(axis), rtol=1e-14)
+
+
+def test_clip_keeps_numpys_sign_of_zero():
+    zeros, bounds = numpy.array([-0.0, 0.0] * 500), numpy.zeros(1000)
+
+    def clips(x, low):
+        return numpy.clip(x, 0, 1), numpy.clip(x, -1, 0.0), numpy.clip(x, low, 1), x.clip(None, -0.0)
+
+    fused = df.fuse(clips)
+    fused(zeros, bounds)
+    assert fused.wait(300)
+    for found in fused(zeros, bounds), fused._loops(fused._last, [zeros, bounds], (zeros, bounds), {}):
+        for one, other in zip(found, clips(zeros, bounds), strict=True):
+            numpy.testing.assert_array_equal(numpy.signbit(one), numpy.signbit(other))

@@ -274,11 +274,14 @@ def test_keys_that_are_floats_or_missing_have_groups_in_every_library():
     for library in (polars.DataFrame, pyarrow.table, dict):
         t = df.table(library(columns))
         found = t.groupby("f")[["x"]].sum()
-        assert [list(map(float, found[name])) for name in ("f", "x")] == [
-            [0.25, 0.5],
-            [2, 4],
-        ] or library is pyarrow.table
+        assert [numpy.asarray(found[name]).tolist() for name in ("f", "x")] == [[0.25, 0.5], [2, 4]]
         if library is not dict:
             found = t.groupby("k")[["x"]].sum()
             named = found.to_dict(as_series=False) if library is polars.DataFrame else found.to_pydict()
             assert named == {"k": ["b", None], "x": [4, 2]}
+
+
+def test_texts_that_differ_in_trailing_zeros_are_two():
+    zeros = pandas.DataFrame({"k": ["a\0", "a", "a\0"], "x": [1, 2, 4]})
+    found, wanted = df.table(zeros).groupby("k").sum(), zeros.groupby("k").sum()
+    assert (found.index.tolist(), found.x.tolist()) == (wanted.index.tolist(), wanted.x.tolist())
