@@ -6,6 +6,7 @@ then.
 """
 
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,8 @@ class LazyColumn(NDArrayOperatorsMixin):
                 return found
             if ufunc in _COMPARISONS and (found := self._compare_by_library(ufunc, inputs)) is not None:
                 return found
+            if ufunc in _OPERATORS:  # which answer where the ufunc has no loop, of dates and texts
+                return _OPERATORS[ufunc](*_collect(inputs))
         return getattr(ufunc, method)(*_collect(inputs), **_collect(options))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
@@ -165,33 +168,33 @@ class LazyColumn(NDArrayOperatorsMixin):
             found = found | (self == value)
         return found  # type: ignore[no-any-return]
 
-    def sum(self) -> Any:
-        """The sum of what is there.
+    def sum(self, **options: Any) -> Any:
+        """The sum of what is there. With options it is the library's, as the others are.
 
         >>> import dovetail.frame as df
         >>> df.table({"x": [1.0, float("nan"), 3.0]}).x.sum()
         np.float64(4.0)
         """
-        return self._totals()[0] if isinstance(self._content, LazyArray) else self._ask("sum")
+        return self._ask("sum", options) if self._is_librarys(options) else self._totals()[0]
 
     def count(self) -> int:
         """How many values are there."""
-        return self._totals()[1] if isinstance(self._content, LazyArray) else self._ask("count")
+        return self._ask("count", {}) if self._is_librarys({}) else self._totals()[1]
 
-    def mean(self) -> float:
+    def mean(self, **options: Any) -> float:
         """The mean of what is there."""
-        if not isinstance(self._content, LazyArray):
-            return self._ask("mean")  # type: ignore[no-any-return]
+        if self._is_librarys(options):
+            return self._ask("mean", options)  # type: ignore[no-any-return]
         total, count = self._totals(floats=True)
         return total / count if count else float("nan")
 
-    def min(self) -> Any:
+    def min(self, **options: Any) -> Any:
         """The least of what is there."""
-        return self._extreme("min")
+        return self._ask("min", options) if self._is_librarys(options) else self._extreme("min")
 
-    def max(self) -> Any:
+    def max(self, **options: Any) -> Any:
         """The greatest of what is there."""
-        return self._extreme("max")
+        return self._ask("max", options) if self._is_librarys(options) else self._extreme("max")
 
     def _totals(self, *, floats: bool = False) -> tuple[Any, int]:
         """One pass: the sum, of whole numbers as floats where it would wrap, and the count of rows that are chosen and
@@ -205,8 +208,6 @@ class LazyColumn(NDArrayOperatorsMixin):
         return total[()], int(counted[0]) if counted else self._origin.length
 
     def _extreme(self, name: str) -> Any:
-        if not isinstance(self._content, LazyArray):
-            return self._ask(name)
         lazy, there = self._content, self._counted_rows()
         if there is None and self._origin.length:
             return compute([getattr(numpy, name)(lazy)._node])[0][()]
@@ -223,16 +224,19 @@ class LazyColumn(NDArrayOperatorsMixin):
             given = [map_node("logical_and", numpy.logical_and, tuple(given))]
         return self._lazy(given[0]) if given else None
 
-    def _ask(self, name: str) -> Any:
+    def _is_librarys(self, options: dict[str, Any]) -> bool:
+        return bool(options) or not isinstance(self._content, LazyArray)
+
+    def _ask(self, name: str, options: dict[str, Any]) -> Any:
         """A reduction of a column that loops do not hold, by its library."""
         column = self._table._as_library(self)
         if self._origin.library == "pyarrow":
             import pyarrow.compute
 
-            return getattr(pyarrow.compute, name)(column).as_py()
+            return getattr(pyarrow.compute, name)(column, **options).as_py()
         if self._origin.library == "dict" and name == "count":
             return len(column)
-        return getattr(column, name)()
+        return getattr(column, name)(**options)
 
     def _lazy(self, node: FrameNode) -> LazyArray:
         return LazyArray(node, compute=compute)
@@ -577,6 +581,9 @@ class GroupedTable:
 
 
 _COMPARISONS = (numpy.equal, numpy.not_equal, numpy.less, numpy.less_equal, numpy.greater, numpy.greater_equal)
+
+
+_OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
 
 
 def _collect(value: Any) -> Any:

@@ -285,3 +285,17 @@ def test_texts_that_differ_in_trailing_zeros_are_two():
     zeros = pandas.DataFrame({"k": ["a\0", "a", "a\0"], "x": [1, 2, 4]})
     found, wanted = df.table(zeros).groupby("k").sum(), zeros.groupby("k").sum()
     assert (found.index.tolist(), found.x.tolist()) == (wanted.index.tolist(), wanted.x.tolist())
+
+
+def test_options_of_reductions_are_the_librarys():
+    t = df.table(FRAME)
+    assert numpy.isnan(t.rate.sum(skipna=False))
+    assert numpy.isnan(t.rate.max(skipna=False))
+    assert t.rate.mean(skipna=True) == pytest.approx(FRAME.rate.mean())
+
+
+def test_dates_of_a_dict_are_compared_as_numpy_does():
+    dates = numpy.array(["2020-01-01", "2021-01-01"], "M8[D]")
+    t = df.table({"date": dates, "n": numpy.arange(2)})
+    assert len(t[t.date == dates[1]].n) == 1
+    numpy.testing.assert_array_equal(t.date == "text", dates == "text")
