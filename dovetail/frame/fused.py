@@ -9,7 +9,9 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable
+import types
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -29,6 +31,9 @@ _MOST_TRACES = 8
 _MOST_SHAPES = 1024
 
 
+_GIVES_ARRAY = "it gives a ndarray"
+
+
 class _Opaque(Exception):
     """An argument that loops do not hold."""
 
@@ -46,6 +51,8 @@ class TracedFunction:
     numbers: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     calls: list[str] = dataclasses.field(default_factory=list)
     by_shape: bool = False
+    digests: list[tuple[numpy.ndarray, int]] = dataclasses.field(default_factory=list)
+    """Arrays from around the function that the program read by itself, and what was in them."""
     elements: int = 0
     seconds: float = 0.0
     predicted_seconds: float = 0.0
@@ -74,7 +81,7 @@ class FusedFunction:
         self._function = function
         self._dispatch: dict[Any, _SizedCall] = {}
         self._traced: dict[Any, TracedFunction] = {}
-        self._traces: dict[Any, int] = {}
+        self._traces: dict[Any, tuple[int, TracedFunction]] = {}
         self._last: TracedFunction | None = None
         self._guards = _guards(function)
 
@@ -99,7 +106,7 @@ class FusedFunction:
             return self._loops(traced, leaves, args, options)
         if traced.mode == "plain":
             return self._function(*args, **options)
-        return self._run_lazily(leaves, args, options)[0]
+        return self._lazily(leaves, args, options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -149,7 +156,8 @@ class FusedFunction:
                 self._dispatch.clear()
                 self._traced.clear()
                 return False
-        return all(leaves[number] == value for number, value in traced.numbers)
+        same = all(_digest(array) == digest for array, digest in traced.digests)
+        return same and all(leaves[number] == value for number, value in traced.numbers)
 
     def _loops(self, traced: TracedFunction, leaves: list[Any], args: Any, options: Any) -> Any:
         began = time.perf_counter()
@@ -157,8 +165,9 @@ class FusedFunction:
         values = {node: leaves[number] if number >= 0 else kept for node, number, kept in traced.sources}
         try:
             results = run_plan(traced.prepared, values)
-        except ShapeChanged:
-            return self._run_lazily(leaves, args, options)[0]
+        except ShapeChanged as error:
+            self._last = TracedFunction("lazy", [str(error)])
+            return self._lazily(leaves, args, options)
         _note_seconds(traced, results, time.perf_counter() - began)
         return _put_back(traced.structure, results)
 
@@ -193,11 +202,13 @@ class FusedFunction:
                 self._dispatch.clear()
             self._dispatch[key] = _SizedCall(traced, small)
             return self(*args, **options)
-        self._traces[pattern] = self._traces.get(pattern, 0) + 1
-        if self._traces[pattern] > _MOST_TRACES:
-            traced, result = TracedFunction("plain", ["it depends on the value of a number that changes"]), None
+        loose = tuple(int if isinstance(part, tuple) and part[:1] == (int,) else part for part in pattern)
+        count, last = self._traces.get(loose, (0, None))
+        if last is not None and count >= _MOST_TRACES:
+            traced, result = TracedFunction("plain", _why_again(last, whole_numbers=loose != pattern)), None
         else:
             traced, result = self._trace(leaves, args, options)
+            self._traces[loose] = (count + 1, traced)
         self._last = traced
         self._dispatch[key] = _SizedCall(traced, small)
         if not traced.by_shape:
@@ -214,7 +225,8 @@ class FusedFunction:
             return TracedFunction("plain", [f"{type(error).__name__}: {error}"], by_shape=True), None
         lazies: list[LazyArray] = []
         structure = _take_arrays(given, lazies, trace)
-        plan = plan_loops([lazy._node for lazy in lazies])
+        roots = [*(lazy._node for lazy in lazies), *trace.sized]
+        plan = plan_loops(roots)
         known = {id(value) for _, _, value in self._guards}
         places = {id(node): number for number, node in enumerate(inputs)}
         sources: list[tuple[FrameNode, int, Any]] = []
@@ -223,15 +235,29 @@ class FusedFunction:
             if number < 0 and id(node.value) not in known:
                 trace.reasons.append("an array is made inside the function")
             sources.append((node, number, None if number >= 0 else node.value))
+        read = {id(node.value) for node, number, _ in sources if number < 0}
+        around = [each for _, _, each in self._guards if isinstance(each, numpy.ndarray) and id(each) not in read]
+        if any(each.dtype.hasobject for each in around):
+            trace.reasons.append("it may read an array of objects from around it")
         if trace.reasons:
             return TracedFunction("lazy", trace.reasons, calls=trace.calls), result
         numbers = [(places[id(node)], node.value) for node in trace.numbers if id(node) in places]
-        traced = TracedFunction("loops", [], prepare(plan), sources, structure, numbers, trace.calls, trace.by_shape)
+        prepared = prepare(plan, exact=trace.by_shape)
+        traced = TracedFunction("loops", [], prepared, sources, structure, numbers, trace.calls, trace.by_shape)
+        traced.digests = [(each, _digest(each)) for each in around]
         for node in inputs:
             node.value = None  # what was traced must not hold on to the first call's arrays
-        _forget([lazy._node for lazy in lazies])
+        _forget(roots)
         _note_seconds(traced, [], time.perf_counter() - began)
         return traced, result
+
+    def _lazily(self, leaves: list[Any], args: Any, options: Any) -> Any:
+        """Run it on lazy arrays, or as it is where its path this time is not theirs, or ends in NumPy's own error."""
+        try:
+            return self._run_lazily(leaves, args, options)[0]
+        except Exception as error:
+            self._last = TracedFunction("plain", [str(error)])
+        return self._function(*args, **options)
 
     def _run_lazily(self, leaves: list[Any], args: Any, options: Any) -> tuple[Any, Any, Trace, list[FrameNode]]:
         """Run the function on lazy arrays: what it gave, computed and as it was, and what was seen."""
@@ -241,7 +267,10 @@ class FusedFunction:
         with numpy.errstate(all="ignore"):
             given = self._function(*(_made_lazy(each, lazies) for each in args), **_made_lazy(options, lazies))
         found: list[LazyArray] = []
-        structure = _take_arrays(given, found, Trace())
+        seen = Trace()
+        structure = _take_arrays(given, found, seen)
+        if seen.reasons and not all(reason == _GIVES_ARRAY for reason in seen.reasons):
+            raise Untraceable(f"{', '.join(seen.reasons)}, which may hold arrays.")
         results = compute([lazy._node for lazy in found])
         return _put_back(structure, results), given, trace, inputs
 
@@ -314,6 +343,23 @@ def _made_lazy(value: Any, lazies: Any) -> Any:
     return next(lazies) if isinstance(value, numpy.ndarray | numpy.generic) or type(value) is float else value
 
 
+def _why_again(last: TracedFunction, *, whole_numbers: bool) -> list[str]:
+    """Why a function was traced again and again, from what became of it last."""
+    if last.mode == "plain":
+        return last.reasons
+    if last.by_shape:
+        return [f"it looks at sizes, and more than {_MOST_TRACES} were traced"]
+    if last.numbers:
+        return ["it depends on the value of a number that changes"]
+    if whole_numbers:
+        return [f"it is compiled for each value of a whole number, and more than {_MOST_TRACES} were"]
+    return ["it depends on an array from around it that changes"]
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ResultPlace:
     """Where a computed array belongs in what a function gives."""
@@ -323,10 +369,15 @@ class _ResultPlace:
 
 def _take_arrays(value: Any, found: list[LazyArray], trace: Trace) -> Any:
     if isinstance(value, LazyArray):
+        for number, each in enumerate(found):
+            if each is value:  # one array in two places
+                return _ResultPlace(number)
         found.append(value)
         return _ResultPlace(len(found) - 1)
     if type(value) in (tuple, list):
         return type(value)(_take_arrays(each, found, trace) for each in value)
+    if _is_named_tuple(value):
+        return type(value)(*(_take_arrays(each, found, trace) for each in value))
     if type(value) is dict:
         return {key: _take_arrays(each, found, trace) for key, each in value.items()}
     if not isinstance(value, int | float | str | bytes | numpy.generic | None):
@@ -341,8 +392,12 @@ def _put_back(structure: Any, results: list[Any]) -> Any:
         return value if getattr(value, "ndim", 1) else value[()]
     if kind is tuple or kind is list:
         return kind(_put_back(each, results) for each in structure)
+    if _is_named_tuple(structure):
+        return kind(*(_put_back(each, results) for each in structure))
     if kind is dict:
         return {key: _put_back(each, results) for key, each in structure.items()}
+    if kind is numpy.ndarray and not structure.flags.writeable:
+        return structure.copy()  # a view that the program was not to change
     return structure
 
 
@@ -361,11 +416,24 @@ def _guards(function: Callable[..., Any]) -> list[tuple[dict[str, Any], str, Any
     code = getattr(function, "__code__", None)
     if code is None:
         return []
-    found = [(function.__globals__, name) for name in code.co_names if name in function.__globals__]
+    found = [(function.__globals__, name) for name in set(_names_in(code)) if name in function.__globals__]
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     found += [(_Cell(cell), name) for name, cell in cells.items()]  # type: ignore[misc]
     kinds = int | float | numpy.ndarray | numpy.generic
     return [(names, name, names.get(name)) for names, name in found if isinstance(names.get(name), kinds)]
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """What it names, and what functions within it do."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names_in(each)
+
+
+def _digest(array: numpy.ndarray) -> int:
+    """A number that changes where an array from around the function is changed in place."""
+    return zlib.crc32(numpy.ascontiguousarray(array).view("u1").data) if array.size else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -51,13 +51,23 @@ def whole_number_key(name: str, node: FrameNode) -> GroupKey | None:
 
 def numbered_key(name: str, codes: numpy.ndarray, labels: Any) -> GroupKey:
     """A key whose values were numbered by a hash table; the labels are sorted here, unless they are."""
-    order = numpy.argsort(numpy.asarray(labels), kind="stable")
+    order = numpy.argsort(label_array(labels), kind="stable")
     if (order[1:] > order[:-1]).all():
         return GroupKey(name, input_node(codes), labels, "hash table")
     rank = numpy.empty(len(order), "int32")
     rank[order] = numpy.arange(len(order), dtype="int32")
     sorted_labels = labels[order] if isinstance(labels, numpy.ndarray) else [labels[place] for place in order.tolist()]
     return GroupKey(name, input_node(values_at(rank, codes)), sorted_labels, "hash table")
+
+
+def label_array(labels: Any) -> numpy.ndarray:
+    """Labels as an array: NumPy's text leaves out zeros at the end, so that texts with some are objects.
+
+    >>> label_array(["a", "b"]).dtype, label_array(["a", "a\\0"]).dtype
+    (dtype('<U1'), dtype('O'))
+    """
+    lossy = isinstance(labels, list) and any(type(each) is str and each.endswith("\0") for each in labels)
+    return numpy.asarray(labels, object if lossy else None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,8 @@ trace notes that, since then the program itself must run each time. Knows nothin
 """
 
 import dataclasses
+import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +16,7 @@ import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.nodes import (
+    BOOL,
     FLOAT64,
     FrameNode,
     Unknown,
@@ -24,6 +27,7 @@ from dovetail.frame.nodes import (
     map_node,
     reduce_node,
     strong,
+    walk,
     where_node,
 )
 from dovetail.frame.operations import OPERATIONS, is_native
@@ -38,6 +42,7 @@ _REDUCED_BY = {
     "logical_or": "any",
 }
 _CHANGING = {"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"}
+_CHANGING_METHODS = {"sort", "partition", "fill", "resize", "put", "itemset", "setfield", "setflags", "byteswap"}
 # Of Python's numbers these give what the loop's doubles give; others are computed when traced, and guarded.
 _OF_NUMBERS = {"add", "subtract", "multiply", "negative", "positive"}
 _BY_PYTHON = {"divide", "floor_divide", "remainder", "power"}
@@ -51,12 +56,14 @@ class Untraceable(DovetailError):
 @dataclasses.dataclass(slots=True)
 class Trace:
     """What was seen while a function ran on lazy arrays. `reasons` say why it must run each time; `calls` which
-    functions stand between its loops; `numbers` are the Python numbers on whose values its path depends."""
+    functions stand between its loops; `numbers` are the Python numbers on whose values its path depends, and `sized`
+    the calls on the size of whose results it does."""
 
     reasons: list[str] = dataclasses.field(default_factory=list)
     calls: list[str] = dataclasses.field(default_factory=list)
     numbers: list[FrameNode] = dataclasses.field(default_factory=list)
     by_shape: bool = False
+    sized: list[FrameNode] = dataclasses.field(default_factory=list)
 
 
 Compute = Callable[[list[FrameNode]], list[numpy.ndarray]]
@@ -84,6 +91,8 @@ class LazyArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.pop("out", None)
+        if method == "at":
+            raise Untraceable(f"numpy.{ufunc.__name__}.at changes an array in place, which fused functions cannot.")
         if out is not None:
             return self._apply_in_place(ufunc, method, inputs, options, out)
         try:
@@ -96,17 +105,17 @@ class LazyArray(NDArrayOperatorsMixin):
         return self._call(getattr(ufunc, method), inputs, options, name=ufunc.__name__)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        if _changes_an_array(function, args, options):
+            raise Untraceable(f"numpy.{function.__name__} changes an array in place, which fused functions cannot.")
         try:
             if found := _FUNCTIONS.get(function):
                 return found(self, *args, **options)
         except (Unknown, TypeError):
             pass
-        if function.__name__ in _CHANGING:
-            raise Untraceable(f"numpy.{function.__name__} changes an array in place, which fused functions cannot.")
         return self._call(function, args, options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
-        return numpy.array(self._value("numpy.asarray"), dtype=dtype, copy=copy)
+        return numpy.array(_unchangeable(self._value("numpy.asarray")), dtype=dtype, copy=copy)
 
     # What arrays have.
 
@@ -122,6 +131,7 @@ class LazyArray(NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         if self._trace:
             self._trace.by_shape = True
+            self._trace.sized += [node for node in walk([self._node]) if node.kind == "call"]
         return self._node.shape
 
     @property
@@ -145,11 +155,14 @@ class LazyArray(NDArrayOperatorsMixin):
             return self._call(numpy.ndarray.astype, (self, dtype), options)
         if wanted.kind == "b" and self.dtype.kind != "b":
             return self._lazy(map_node("not_equal", numpy.not_equal, (self._node, constant_node(0))))
-        node = cast(strong(self._node), wanted)
-        return self._lazy(node)
+        if wanted == self.dtype:
+            return self.copy()
+        return self._lazy(cast(strong(self._node), wanted))
 
-    def copy(self) -> "LazyArray":
-        return self._lazy(self._node)
+    def copy(self, order: str = "C") -> "LazyArray":
+        if order != "C" or not is_native(self.dtype):
+            return self._call(numpy.ndarray.copy, (self, order), {})  # type: ignore[no-any-return]
+        return self._lazy(FrameNode("map", "cast", self.dtype, self._node.shape, (self._node,)))
 
     def sum(self, axis: Any = None, **options: Any) -> Any:
         return numpy.sum(self, axis=axis, **options)
@@ -205,7 +218,7 @@ class LazyArray(NDArrayOperatorsMixin):
         return operator.index(self._value("an index"))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._value("iter"))
+        return iter(_unchangeable(self._value("iter")))
 
     def __repr__(self) -> str:
         return f"LazyArray({self._node.dtype}, shape={self._node.shape})"
@@ -220,6 +233,8 @@ class LazyArray(NDArrayOperatorsMixin):
                 return numpy.square(self)
             if floating and not self._node.weak and other in (0.5, -1):
                 return numpy.sqrt(self) if other == 0.5 else numpy.reciprocal(self)
+            if self._node.dtype == BOOL:
+                return self._call(operator.pow, (self, other), {}, name="power")
         return numpy.power(self, other)
 
     def __getattr__(self, name: str) -> Any:
@@ -227,7 +242,17 @@ class LazyArray(NDArrayOperatorsMixin):
             raise AttributeError(name)
         if not hasattr(numpy.ndarray, name):
             raise AttributeError(f"'LazyArray' object has no attribute {name!r}")
-        return getattr(self._value(f"ndarray.{name}"), name)
+        if name in _CHANGING_METHODS:
+            raise Untraceable(f"ndarray.{name} changes an array in place, which fused functions cannot.")
+        method = getattr(numpy.ndarray, name)
+        if callable(method) and not self._node.weak:
+            return functools.partial(self._call_method, method)
+        return getattr(_unchangeable(self._value(f"ndarray.{name}")), name)
+
+    def _call_method(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if options.get("out") is not None or any(isinstance(each, numpy.ndarray | LazyArray) for each in args[1:]):
+            raise Untraceable(f"ndarray.{method.__name__} may change an array in place, which fused functions cannot.")
+        return self._call(method, (self, *args), options)
 
     # How that is done.
 
@@ -297,6 +322,8 @@ class LazyArray(NDArrayOperatorsMixin):
         low, high = options.pop("min", low), options.pop("max", high)
         if options or (low is None and high is None):
             raise Unknown("clip")
+        if low is not None and high is not None and numpy.ndim(low) == numpy.ndim(high) == 0:
+            return numpy.minimum(high, numpy.maximum(low, array))  # of two zeros the array's, as NumPy has it
         above = array if low is None else numpy.maximum(array, low)
         return above if high is None else numpy.minimum(above, high)
 
@@ -314,7 +341,7 @@ class LazyArray(NDArrayOperatorsMixin):
             value = apply(*(each if each.ndim else each[()] for each in self._compute([each._node for each in found])))
         for each in found:
             each._shared = True  # what was given may be a view of it
-        pure = str(getattr(function, "__module__", None) or "numpy").startswith("numpy")
+        pure = str(getattr(function, "__module__", None) or "numpy").startswith(("numpy", "_operator"))
         if isinstance(value, numpy.ndarray | numpy.generic) and pure:
             if self._trace:
                 self._trace.calls.append(apply.__name__)
@@ -337,6 +364,24 @@ class LazyArray(NDArrayOperatorsMixin):
             raise Untraceable(f"{ufunc.__name__} in place would change the type.")  # NumPy says so
         target._node = cast(found._node, target._node.dtype)
         return target
+
+
+def _unchangeable(value: Any) -> Any:
+    """A view of an array for a program that would otherwise change what loops still read."""
+    if isinstance(value, numpy.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _changes_an_array(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> bool:
+    """Whether a function of NumPy's writes into something that it is given."""
+    try:
+        given = inspect.signature(function).bind(*args, **options).arguments
+    except (TypeError, ValueError):  # NumPy has an error for what it is given, or no signature
+        given = options
+    kept = function.__name__ == "nan_to_num" and given.get("copy") is False
+    return function.__name__ in _CHANGING or given.get("out") is not None or kept or bool(given.get("overwrite_input"))
 
 
 def _is_known(ufunc: numpy.ufunc) -> bool:

@@ -6,14 +6,16 @@ then.
 """
 
 import functools
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from dovetail.frame.group_by import GroupKey, GroupSums, numbered_key, sum_groups, whole_number_key
+from dovetail.frame.group_by import GroupKey, GroupSums, label_array, numbered_key, sum_groups, whole_number_key
 from dovetail.frame.lazy_array import LazyArray
-from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node
+from dovetail.frame.nodes import BOOL, FLOAT64, FrameNode, cast, constant_node, input_node, map_node, merge_equal
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     columns_of,
@@ -61,35 +63,70 @@ class LazyColumn(NDArrayOperatorsMixin):
         self._table, self._content = table, content
 
     def __array_ufunc__(self, ufunc: numpy.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        columns = [each for each in inputs if isinstance(each, LazyColumn)]
-        if method == "__call__" and not options and ufunc in (numpy.equal, numpy.not_equal):
-            compared = self._compare_text(ufunc, inputs)
-            if compared is not None:
-                return compared
-        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
-        if method == "__call__" and not options and lazy:
-            found = ufunc(*(each._content if isinstance(each, LazyColumn) else each for each in inputs))
-            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
-                return LazyColumn(self._table, found)
-        return getattr(ufunc, method)(*map(_collect, inputs), **options)
+        if method == "__call__" and options.keys() == {"out"} and options["out"][0] is inputs[0]:
+            options = {}  # `column += 1` gives the name another column
+        if method == "__call__" and not options:
+            if ufunc in (numpy.equal, numpy.not_equal) and (found := self._compare_text(ufunc, inputs)) is not None:
+                return found
+            if self._are_numbers(inputs) and (found := self._apply(ufunc, inputs, {})) is not None:
+                return found
+            if ufunc in _COMPARISONS and (found := self._compare_by_library(ufunc, inputs)) is not None:
+                return found
+            if ufunc in _OPERATORS:  # which answer where the ufunc has no loop, of dates and texts
+                return _OPERATORS[ufunc](*_collect(inputs))
+        return getattr(ufunc, method)(*_collect(inputs), **_collect(options))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        columns = [each for each in args if isinstance(each, LazyColumn)]
-        lazy = all(isinstance(each._content, LazyArray) and each._origin is self._origin for each in columns)
-        if function in (numpy.where, numpy.clip) and lazy:
-            found = function(*(each._content if isinstance(each, LazyColumn) else each for each in args), **options)
-            if isinstance(found, LazyArray) and found._node.shape == (self._origin.length,):
-                return LazyColumn(self._table, found)
-        return function(*map(_collect, args), **options)
+        known = function in (numpy.where, numpy.clip) and self._are_numbers((*args, *options.values()))
+        found = self._apply(function, args, options) if known else None
+        return function(*_collect(args), **_collect(options)) if found is None else found
+
+    def _are_numbers(self, values: Any) -> bool:
+        """Whether these are numbers, and numbers of the same rows of one table, as one loop computes them."""
+        for each in values:
+            if isinstance(each, LazyColumn):
+                if not (isinstance(each._content, LazyArray) and self._has_rows_of(each)):
+                    return False
+            elif isinstance(each, numpy.ndarray) and each.ndim:
+                if self._table._mask is not None or each.dtype.kind not in "biuf":
+                    return False
+            elif not isinstance(each, int | float | numpy.number | numpy.bool_ | numpy.ndarray | None):
+                return False
+        return True
+
+    def _has_rows_of(self, other: "LazyColumn") -> bool:
+        return other._origin is self._origin and _same_rows(other._table._mask, self._table._mask)
+
+    def _apply(self, function: Any, args: Any, options: dict[str, Any]) -> "LazyColumn | None":
+        contents = [each._content if isinstance(each, LazyColumn) else each for each in (*args, *options.values())]
+        found = function(*contents[: len(args)], **dict(zip(options, contents[len(args) :], strict=True)))
+        lazy = isinstance(found, LazyArray) and found._node.shape == (self._origin.length,)
+        return LazyColumn(self._table, found) if lazy else None
+
+    def _compare_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
+        """A comparison of all rows by pandas, so that it can be a filter of later loops."""
+        others = [each for each in inputs if isinstance(each, LazyColumn)]
+        alone = all(isinstance(each, LazyColumn) or numpy.ndim(each) == 0 for each in inputs)
+        if self._origin.library != "pandas" or not alone or not all(map(self._has_rows_of, others)):
+            return None
+        found = ufunc(*(_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs))
+        return None if found.dtype != BOOL else LazyColumn(self._table, self._lazy(input_node(found.to_numpy())))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.asarray(self.collect(), dtype=dtype)
 
-    def __getitem__(self, condition: "LazyColumn") -> "LazyColumn":
-        return LazyColumn(self._table[condition], self._content)
+    def __getitem__(self, condition: Any) -> Any:
+        chosen = self._table._filter(condition)
+        return _collect(self)[_collect(condition)] if chosen is None else LazyColumn(chosen, self._content)
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_collect(self))
+
+    def __contains__(self, value: Any) -> bool:
+        return value in _collect(self)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -121,40 +158,49 @@ class LazyColumn(NDArrayOperatorsMixin):
         >>> df.table({"state": ["CA", "NY", "TX"]}).state.isin(["CA", "TX"]).collect()
         array([ True, False,  True])
         """
+        values, of_numbers = list(values), isinstance(self._content, LazyArray)
+        plain = (type(each) in (int, float) and each == each if of_numbers else type(each) is str for each in values)
+        if self._origin.library == "pandas" and not all(plain):
+            found = _all_rows(self).isin(values).to_numpy(dtype=bool)
+            return LazyColumn(self._table, self._lazy(input_node(found)))
         found = LazyColumn(self._table, self._lazy(input_node(numpy.zeros(self._origin.length, bool))))
         for value in values:
             found = found | (self == value)
-        return found
+        return found  # type: ignore[no-any-return]
 
-    def sum(self) -> Any:
-        """The sum of what is there.
+    def sum(self, **options: Any) -> Any:
+        """The sum of what is there. With options it is the library's, as the others are.
 
         >>> import dovetail.frame as df
         >>> df.table({"x": [1.0, float("nan"), 3.0]}).x.sum()
         np.float64(4.0)
         """
-        return self._totals()[0]
+        return self._ask("sum", options) if self._is_librarys(options) else self._totals()[0]
 
     def count(self) -> int:
         """How many values are there."""
-        return self._totals()[1]
+        return self._ask("count", {}) if self._is_librarys({}) else self._totals()[1]
 
-    def mean(self) -> float:
+    def mean(self, **options: Any) -> float:
         """The mean of what is there."""
-        total, count = self._totals()
+        if self._is_librarys(options):
+            return self._ask("mean", options)  # type: ignore[no-any-return]
+        total, count = self._totals(floats=True)
         return total / count if count else float("nan")
 
-    def min(self) -> Any:
+    def min(self, **options: Any) -> Any:
         """The least of what is there."""
-        return self._extreme("min")
+        return self._ask("min", options) if self._is_librarys(options) else self._extreme("min")
 
-    def max(self) -> Any:
+    def max(self, **options: Any) -> Any:
         """The greatest of what is there."""
-        return self._extreme("max")
+        return self._ask("max", options) if self._is_librarys(options) else self._extreme("max")
 
-    def _totals(self) -> tuple[Any, int]:
-        """One pass: the sum and the count of rows that are chosen and there."""
-        lazy = self._numbers("sum")
+    def _totals(self, *, floats: bool = False) -> tuple[Any, int]:
+        """One pass: the sum, of whole numbers as floats where it would wrap, and the count of rows that are chosen and
+        there."""
+        lazy = self._content
+        lazy = lazy.astype("f8") if floats and lazy.dtype.kind != "f" else lazy
         there = self._counted_rows()
         values = lazy if there is None else numpy.where(there, lazy, lazy.dtype.type(0))
         nodes = [numpy.sum(values)._node] + ([] if there is None else [numpy.sum(there)._node])
@@ -162,7 +208,7 @@ class LazyColumn(NDArrayOperatorsMixin):
         return total[()], int(counted[0]) if counted else self._origin.length
 
     def _extreme(self, name: str) -> Any:
-        lazy, there = self._numbers(name), self._counted_rows()
+        lazy, there = self._content, self._counted_rows()
         if there is None and self._origin.length:
             return compute([getattr(numpy, name)(lazy)._node])[0][()]
         values = numpy.asarray(self.collect())
@@ -178,10 +224,19 @@ class LazyColumn(NDArrayOperatorsMixin):
             given = [map_node("logical_and", numpy.logical_and, tuple(given))]
         return self._lazy(given[0]) if given else None
 
-    def _numbers(self, name: str) -> LazyArray:
-        if not isinstance(self._content, LazyArray):
-            raise DovetailError(f"{name} must have a column of numbers; ask the library: collect() gives its column.")
-        return self._content
+    def _is_librarys(self, options: dict[str, Any]) -> bool:
+        return bool(options) or not isinstance(self._content, LazyArray)
+
+    def _ask(self, name: str, options: dict[str, Any]) -> Any:
+        """A reduction of a column that loops do not hold, by its library."""
+        column = self._table._as_library(self)
+        if self._origin.library == "pyarrow":
+            import pyarrow.compute
+
+            return getattr(pyarrow.compute, name)(column, **options).as_py()
+        if self._origin.library == "dict" and name == "count":
+            return len(column)
+        return getattr(column, name)(**options)
 
     def _lazy(self, node: FrameNode) -> LazyArray:
         return LazyArray(node, compute=compute)
@@ -223,6 +278,8 @@ class LazyColumn(NDArrayOperatorsMixin):
         if numbered is None:
             return None
         codes, labels = numbered
+        if not all(type(label) is type(other) for label in labels):
+            return None  # a date, say, whose equality with a text is the library's to say
         number = labels.index(other) if other in labels else -1
         node = map_node(ufunc.__name__, ufunc, (input_node(codes), constant_node(number)))
         return LazyColumn(column._table, self._lazy(node))
@@ -284,17 +341,30 @@ class LazyTable:
         return list(self._columns)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            if key not in self._columns:
-                raise KeyError(key)
+        if isinstance(key, str | int | tuple) and key in self._columns:
             return LazyColumn(self, self._columns[key])
+        if isinstance(key, str):
+            raise KeyError(key)
         if isinstance(key, list):
             return LazyTable(self._origin, {name: self._columns[name] for name in key}, self._mask)
-        if isinstance(key, LazyColumn) and isinstance(key._content, LazyArray) and key._content.dtype == BOOL:
-            node = key._content._node
-            both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
-            return LazyTable(self._origin, self._columns, both)
-        return self.collect()[key]
+        chosen = self._filter(key)
+        return self.collect()[_collect(key)] if chosen is None else chosen
+
+    def _filter(self, key: Any) -> "LazyTable | None":
+        """The rows where a condition of this table's rows holds; None of what the library must look at."""
+        if isinstance(key, numpy.ndarray) and key.dtype == BOOL and self._mask is None:
+            if key.shape != (self._origin.length,):
+                return None
+            return LazyTable(self._origin, self._columns, input_node(key))
+        if not isinstance(key, LazyColumn) or not isinstance(key._content, LazyArray) or key._content.dtype != BOOL:
+            return None
+        if key._origin is not self._origin or not (
+            key._table._mask is None or _same_rows(key._table._mask, self._mask)
+        ):
+            return None
+        node = key._content._node
+        both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
+        return LazyTable(self._origin, self._columns, both)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -303,12 +373,19 @@ class LazyTable:
             return self[name]
         return getattr(self.collect(), name)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.collect())
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self._columns
+
     def __len__(self) -> int:
         return self._origin.length if self._mask is None else int(compute([self._mask])[0].sum())
 
     def __repr__(self) -> str:
         chosen = "" if self._mask is None else ", filtered"
-        return f"LazyTable({', '.join(self._columns)}; {self._origin.length:,} rows of {self._origin.library}{chosen})"
+        names = ", ".join(map(str, self._columns))
+        return f"LazyTable({names}; {self._origin.length:,} rows of {self._origin.library}{chosen})"
 
     def assign(self, **columns: Any) -> "LazyTable":
         """The table with these columns too; a function is given the table.
@@ -320,11 +397,21 @@ class LazyTable:
         found = dict(self._columns)
         for name, value in columns.items():
             given = value(LazyTable(self._origin, found, self._mask)) if callable(value) else value
-            if isinstance(given, LazyColumn) and given._origin is self._origin:
+            of_array = isinstance(given, numpy.ndarray) and given.ndim and self._mask is not None
+            if isinstance(given, LazyColumn) and self._may_have(given):
                 found[name] = given._content
-            elif isinstance(given, int | float | numpy.ndarray) and numpy.shape(given) in ((), (self._origin.length,)):
+            elif (
+                isinstance(given, int | float | numpy.ndarray)
+                and not of_array
+                and (numpy.shape(given) in ((), (self._origin.length,)))
+            ):
                 node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
                 found[name] = LazyArray(node, compute=compute)
+            elif self._origin.library == "pandas":
+                if self._mask is not None:
+                    here = table(LazyTable(self._origin, found, self._mask).collect())
+                    return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
+                found[name] = _content_of(_as_column(given, self._origin.data.index), "pandas")
             else:
                 raise DovetailError(
                     f"a new column must be a column of the same table, a number or an array of its "
@@ -332,13 +419,26 @@ class LazyTable:
                 )
         return LazyTable(self._origin, found, self._mask)
 
+    def _may_have(self, column: LazyColumn) -> bool:
+        """Whether it has all rows of this table, among others perhaps."""
+        mask = column._table._mask
+        return column._origin is self._origin and (mask is None or _same_rows(mask, self._mask))
+
     def groupby(self, by: str | list[str], **options: Any) -> Any:
         """Groups of rows with the same keys: `sum`, `mean`, `count` and `size` are one loop over the table."""
-        names = [by] if isinstance(by, str) else list(by)
-        keys = [self._key(name) for name in names] if not options and set(names) <= self._columns.keys() else [None]
+        names = [self._name_of(each) for each in (by if isinstance(by, list) else [by])]
+        known = not options and all(name is not None for name in names)
+        keys = [self._key(name) for name in names] if known else [None]
         if any(key is None for key in keys):
-            return self.collect().groupby(by, **options)
+            return self.collect().groupby(_collect(by), **options)
         return GroupedTable(self, keys)  # type: ignore[arg-type]
+
+    def _name_of(self, key: Any) -> Any:
+        """The name of a key that is a column of this table, by name or itself; None of another."""
+        if isinstance(key, LazyColumn):
+            own = [name for name, content in self._columns.items() if content is key._content]
+            return own[0] if own and self._may_have(key) else None
+        return key if isinstance(key, str | int) and key in self._columns else None
 
     def collect(self) -> Any:
         """Compute everything: a table of the library that this came from.
@@ -362,7 +462,10 @@ class LazyTable:
         index = None
         if self._origin.library == "pandas":
             index = self._origin.data.index if rows is None else self._origin.data.index[rows]
-        return make_table(found, self._origin.library, index=index)
+        made = make_table(found, self._origin.library, index=index)
+        if self._origin.library == "pandas" and list(made.columns) == list(self._origin.data.columns):
+            made.columns = self._origin.data.columns  # with its name and type
+        return made
 
     def _rows(self) -> numpy.ndarray | None:
         return None if self._mask is None else numpy.flatnonzero(compute([self._mask])[0])
@@ -373,27 +476,31 @@ class LazyTable:
 
     def _key(self, name: str) -> GroupKey | None:
         content = self._columns[name]
+        if str(getattr(content, "dtype", "")) == "category":
+            return None  # whose order is its own, and whose groups may have no rows
         if isinstance(content, LazyArray):
             if content.dtype.kind in "iub":
                 found = whole_number_key(name, content._node)
                 if found is not None:
                     return found
-            if content.dtype.kind == "f":
+            if content.dtype.kind == "f" and self._origin.library == "pandas":
                 return None
             codes, labels = numpy.unique(compute([content._node])[0], return_inverse=True)[::-1]
             return numbered_key(name, codes, labels)
         numbered = LazyColumn(self, content)._numbered()
+        if numbered is None and self._origin.library in ("polars", "pyarrow"):
+            return _key_with_null(name, content.to_list() if self._origin.library == "polars" else content.to_pylist())
         return None if numbered is None else numbered_key(name, *numbered)
 
 
 class GroupedTable:
     """A table's rows in groups; what it gives has a row for each group that has any, in the order of the keys."""
 
-    def __init__(self, table: LazyTable, keys: list[GroupKey], chosen: list[str] | None = None) -> None:
+    def __init__(self, table: LazyTable, keys: list[GroupKey], chosen: list[str] | str | None = None) -> None:
         self._table, self._keys, self._chosen = table, keys, chosen
 
-    def __getitem__(self, names: list[str]) -> "GroupedTable":
-        return GroupedTable(self._table, self._keys, list(names))
+    def __getitem__(self, names: list[str] | str) -> "GroupedTable":
+        return GroupedTable(self._table, self._keys, names)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -404,11 +511,16 @@ class GroupedTable:
 
     def sum(self) -> Any:
         """Each column's sum in each group."""
-        kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added
+        kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added, where they fit
+        kinds = [self._table._columns[name].dtype for name in self._names()]
 
         def total(found: GroupSums, place: int) -> numpy.ndarray:
-            dtype = self._table._columns[self._names()[place]].dtype
-            return found.sums[place].astype(dtype) if kept and dtype.kind in "iu" else found.sums[place]
+            dtype = kinds[place]
+            if not kept or dtype.kind not in "iu":
+                return found.sums[place]
+            alike = [sums for sums, kind in zip(found.sums, kinds, strict=True) if kind == dtype]
+            fits = all((sums.astype(dtype) == sums).all() for sums in alike)
+            return found.sums[place].astype(dtype) if fits else found.sums[place]
 
         return self._compute("sum", total)
 
@@ -417,14 +529,14 @@ class GroupedTable:
 
         def kind(place: int) -> numpy.dtype:
             dtype: numpy.dtype = self._table._columns[self._names()[place]].dtype
-            return dtype if dtype.kind == "f" else numpy.dtype("f8")
+            return dtype if dtype.kind == "f" else FLOAT64
 
         def mean(found: GroupSums, place: int) -> numpy.ndarray:
             with numpy.errstate(all="ignore"):
                 share: numpy.ndarray = numpy.true_divide(found.sums[place], found.counts[place], dtype="f8")
                 return share.astype(kind(place))
 
-        return self._compute("mean", mean)
+        return self._compute("mean", mean, floats=True)
 
     def count(self) -> Any:
         """How many values of each column each group has."""
@@ -432,14 +544,18 @@ class GroupedTable:
 
     def _names(self) -> list[str]:
         keys = {key.name for key in self._keys}
-        return self._chosen if self._chosen is not None else [name for name in self._table.columns if name not in keys]
+        if self._chosen is not None:
+            return self._chosen if isinstance(self._chosen, list) else [self._chosen]
+        return [name for name in self._table.columns if name not in keys]
 
-    def _compute(self, method: str, column: Any) -> Any:
+    def _compute(self, method: str, column: Any, *, floats: bool = False) -> Any:
         names = self._names()
         contents = [self._table._columns[name] for name in names]
         if not all(isinstance(content, LazyArray) for content in contents):
             return self.__getattr__(method)()
-        found = sum_groups(self._keys, self._table._mask, [content._node for content in contents])
+        nodes = [content._node for content in contents]
+        nodes = [cast(node, FLOAT64) if floats and node.dtype.kind != "f" else node for node in nodes]
+        found = sum_groups(self._keys, self._table._mask, nodes)
         if found is None:
             return self.__getattr__(method)()
         labels = self._labels(found.groups)
@@ -451,19 +567,65 @@ class GroupedTable:
 
         kind = pandas.MultiIndex.from_arrays(list(labels.values()), names=list(labels)) if len(labels) > 1 else None
         index = pandas.Index(next(iter(labels.values())), name=next(iter(labels))) if kind is None else kind
-        return make_table(columns, library, index=index)
+        made = make_table(columns, library, index=index)
+        return made if self._chosen is None or isinstance(self._chosen, list) else made[self._chosen]
 
-    def _labels(self, groups: numpy.ndarray) -> dict[str, numpy.ndarray]:
+    def _labels(self, groups: numpy.ndarray) -> dict[str, Any]:
         """Each group's keys, from its number."""
-        found = {}
+        found: dict[str, Any] = {}
         for key in reversed(self._keys):
             groups, number = numpy.divmod(groups, key.count())
-            found[key.name] = numpy.asarray(key.labels)[number]
+            null = isinstance(key.labels, list) and key.labels[-1:] == [None]  # which no array holds
+            found[key.name] = [key.labels[each] for each in number] if null else label_array(key.labels)[number]
         return dict(reversed(found.items()))
 
 
+_COMPARISONS = (numpy.equal, numpy.not_equal, numpy.less, numpy.less_equal, numpy.greater, numpy.greater_equal)
+
+
+_OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
+
+
 def _collect(value: Any) -> Any:
-    return value.collect() if isinstance(value, LazyColumn) else value
+    """The same with columns that are computed: pandas' own, which know which row is which, or arrays."""
+    if isinstance(value, LazyColumn):
+        return value._table._as_library(value) if value._origin.library == "pandas" else value.collect()
+    if type(value) in (list, tuple):
+        return type(value)(map(_collect, value))
+    return {name: _collect(each) for name, each in value.items()} if type(value) is dict else value
+
+
+def _all_rows(column: LazyColumn) -> Any:
+    """A column as the library's own, of all rows that the table came with."""
+    return LazyTable(column._origin, {"column": column._content}).collect()["column"]
+
+
+def _same_rows(one: FrameNode | None, other: FrameNode | None) -> bool:
+    """Whether two filters are the same condition."""
+    if one is None or other is None:
+        return one is other
+    first, second = merge_equal([one, other])
+    return first is second
+
+
+def _key_with_null(name: str, values: list[Any]) -> GroupKey:
+    """A key of which some values are missing: these are the last group, as Polars and Arrow have one for them."""
+    labels = [*sorted({each for each in values if each is not None}), None]
+    numbers = {label: number for number, label in enumerate(labels)}
+    return GroupKey(name, input_node(numpy.array([numbers[each] for each in values], "int32")), labels, "hash table")
+
+
+def _as_column(value: Any, index: Any) -> Any:
+    """As pandas makes a column of a value, for rows of this index."""
+    import pandas
+
+    return pandas.DataFrame(index=index).assign(column=_collect(value))["column"]
+
+
+def _content_of(column: Any, library: str) -> Any:
+    """A library's column as loops hold it, or itself where they do not."""
+    array = numbers_of(column, library)
+    return column if array is None else LazyArray(input_node(array), compute=compute)
 
 
 def table(data: Any) -> LazyTable:
@@ -475,8 +637,4 @@ def table(data: Any) -> LazyTable:
     {'city': array(['A'], dtype='<U1'), 'people': array([600000])}
     """
     origin = TableOrigin(data)
-    columns: dict[str, Any] = {}
-    for name, column in origin.columns.items():
-        array = numbers_of(column, origin.library)
-        columns[name] = column if array is None else LazyArray(input_node(array), compute=compute)
-    return LazyTable(origin, columns)
+    return LazyTable(origin, {name: _content_of(each, origin.library) for name, each in origin.columns.items()})

@@ -131,7 +131,8 @@ def reduce_node(name: str, node: FrameNode, axis: int | None, dtype: numpy.dtype
             numpy.dtype("int64" if node.dtype.kind in "bi" else "uint64") if node.dtype.kind in "biu" else node.dtype
         )
     elif name == "mean":
-        given = node.dtype if node.dtype.kind == "f" else FLOAT64
+        node = node if node.dtype.kind == "f" else cast(node, FLOAT64)  # sums of whole numbers would wrap
+        given = node.dtype
     else:
         given = BOOL if name in ("any", "all") else node.dtype
     if dtype is not None and dtype != given:

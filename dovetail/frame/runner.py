@@ -32,10 +32,12 @@ class PreparedPlan:
 
     plan: LoopPlan
     kernels: dict[Loop, Kernel]
+    exact: bool = False
+    """Whether the program looked at sizes, so that what calls give must have the very sizes it had then."""
 
 
-def prepare(plan: LoopPlan) -> PreparedPlan:
-    return PreparedPlan(plan, {loop: kernel_of(loop) for loop in plan.loops()})
+def prepare(plan: LoopPlan, *, exact: bool = False) -> PreparedPlan:
+    return PreparedPlan(plan, {loop: kernel_of(loop) for loop in plan.loops()}, exact)
 
 
 def thread_count() -> int:
@@ -67,6 +69,9 @@ class ShapeChanged(Exception):
 
 def run_plan(prepared: PreparedPlan, values: dict[FrameNode, Any]) -> list[Any]:
     """The plan's outputs for these values of its inputs, which are left in `values` with everything that is stored."""
+    sizes = {0: 0, 1: 1}
+    for node in prepared.plan.inputs:
+        _require_sizes(node, numpy.shape(values[node]), sizes)
     for step in prepared.plan.steps:
         if isinstance(step, Loop):
             results = run_loop(step, prepared.kernels[step], [values[node] for node in step.inputs],
@@ -74,7 +79,24 @@ def run_plan(prepared: PreparedPlan, values: dict[FrameNode, Any]) -> list[Any]:
             values.update(zip((*step.outputs, *step.reductions), results, strict=True))
         else:
             values[step] = _call(step, values)
-    return [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
+            _require_sizes(step, values[step].shape, {} if prepared.exact else sizes, exact=prepared.exact)
+    found = [node.value if node.kind == "constant" else values[node] for node in prepared.plan.outputs]
+    given: dict[FrameNode, None] = {}
+    for number, node in enumerate(prepared.plan.outputs):  # equal values are computed once, and are arrays of their own
+        if node in given and not node.is_leaf():
+            found[number] = found[number].copy()
+        given[node] = None
+    return found
+
+
+def _require_sizes(node: FrameNode, shape: tuple[int, ...], sizes: dict[int, int], *, exact: bool = False) -> None:
+    """What had one size when the plan was made must have one size now, since it may be in one loop; and neither no
+    element nor a single one may come or go. `sizes` is what has become of each size so far."""
+    if exact and shape != node.shape:
+        raise ShapeChanged(f"what {node.name} gives has another size than when its size was looked at")
+    for before, size in zip(node.shape, shape, strict=True):
+        if sizes.setdefault(before, size) != size or (size < 2 and before != size):
+            raise ShapeChanged(f"the sizes of what {node.name} gives fit together otherwise than when it was traced")
 
 
 def _call(step: FrameNode, values: dict[FrameNode, Any]) -> Any:
@@ -83,7 +105,7 @@ def _call(step: FrameNode, values: dict[FrameNode, Any]) -> Any:
     with numpy.errstate(all="ignore"):
         found = numpy.asarray(step.function(*(each if numpy.ndim(each) else numpy.asarray(each)[()] for each in args)))
     if found.dtype != step.dtype or found.ndim != len(step.shape):
-        raise ShapeChanged(step.name)
+        raise ShapeChanged(f"{step.name} gives another type than when it was traced")
     return found
 
 

@@ -38,12 +38,12 @@ def library_of(data: Any) -> str:
 def columns_of(data: Any, library: str) -> dict[str, Any]:
     """Its columns by name, as that library has them."""
     if library == "pandas":
-        return {str(name): data[name] for name in data.columns}
+        return {name: data[name] for name in data.columns}
     if library == "polars":
         return {name: data.get_column(name) for name in data.columns}
     if library == "pyarrow":
         return {name: data.column(name) for name in data.column_names}
-    return {str(name): numpy.asarray(values) for name, values in data.items()}
+    return {name: numpy.asarray(values) for name, values in data.items()}
 
 
 def numbers_of(column: Any, library: str) -> numpy.ndarray | None:

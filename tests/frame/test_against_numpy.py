@@ -267,3 +267,29 @@ def test_sums_are_as_accurate_as_numpys_and_do_not_depend_on_threads(monkeypatch
     assert abs(found - exact) <= 4 * abs(values.sum() - exact) + 4 * numpy.spacing(abs(exact))
     monkeypatch.setattr(runner, "thread_count", lambda: 7)
     assert total(values) == found
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i4", "?"])
+@pytest.mark.parametrize("axis", [None, -1])
+def test_means_of_large_whole_numbers_do_not_wrap(dtype, axis):
+    values = numpy.full(
+        (4, 10_000), min(numpy.iinfo(dtype).max, 1_700_000_000_000_000_000) if dtype != "?" else 1, dtype
+    )
+    mean = df.fuse(lambda x: x.mean(axis))
+    numpy.testing.assert_allclose(mean(values), values.mean(axis), rtol=1e-14)
+    assert mean.wait(300)
+    numpy.testing.assert_allclose(mean(values), values.mean(axis), rtol=1e-14)
+
+
+def test_clip_keeps_numpys_sign_of_zero():
+    zeros, bounds = numpy.array([-0.0, 0.0] * 500), numpy.zeros(1000)
+
+    def clips(x, low):
+        return numpy.clip(x, 0, 1), numpy.clip(x, -1, 0.0), numpy.clip(x, low, 1), x.clip(None, -0.0)
+
+    fused = df.fuse(clips)
+    fused(zeros, bounds)
+    assert fused.wait(300)
+    for found in fused(zeros, bounds), fused._loops(fused._last, [zeros, bounds], (zeros, bounds), {}):
+        for one, other in zip(found, clips(zeros, bounds), strict=True):
+            numpy.testing.assert_array_equal(numpy.signbit(one), numpy.signbit(other))

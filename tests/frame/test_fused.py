@@ -1,5 +1,7 @@
 """Fused functions: what is traced, what is guarded, and what is NumPy's to compute."""
 
+import collections
+import dataclasses
 import pickle
 import threading
 
@@ -264,3 +266,163 @@ def test_without_a_compiler_numpy_answers(monkeypatch):
     assert fused.wait(10) is False
     numpy.testing.assert_allclose(fused(X), numpy.exp(X) * 1.2345678 + X.max(), rtol=1e-15)
     assert "no compiler" in fused.explain()
+
+
+def test_selections_that_happened_to_have_one_size_may_have_others_later():
+    def means(x, label):
+        return x[label == 0].mean(), x[label == 1].mean()
+
+    row = numpy.arange(len(X))
+    fused = compiled(means, X, row % 2)
+    for label in (row % 2, (row % 3 == 0).astype(int), (row == 7).astype(int)):
+        numpy.testing.assert_allclose(fused(X, label), means(X, label), rtol=1e-14)
+    assert "runs each time" in fused.explain()
+    assert "fit together otherwise" in fused.explain()
+
+
+def test_sizes_that_were_looked_at_are_those_of_the_data():
+    fused = compiled(lambda x: x / len(x[x > 1]), X)
+    for x in (X, X + 0.5):
+        numpy.testing.assert_array_equal(fused(x), x / len(x[x > 1]))
+
+
+def sort_after_use(x):
+    y = x * 2
+    z = y + 1
+    y.sort()
+    return z
+
+
+def count_into(x, into):
+    numpy.add.at(into, [0, 1], 1)
+    into[2] = x[0]
+    return x + 1
+
+
+def change_rows(x, into):
+    for row in into[None, :]:
+        row += 1
+    numpy.asarray(into)[0] = 5
+    into.ravel()[1] = 6
+    return x + into
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, into: numpy.clip(x, 0, 1, out=into),
+        lambda x, into: numpy.clip(x, 0, 1, into),
+        lambda x, into: numpy.cumsum(x, out=into),
+        lambda x, into: numpy.cumsum(x, None, None, into),
+        lambda x, into: x.cumsum(out=into),
+        lambda x, into: x.cumsum(None, None, into),
+        lambda x, into: numpy.add.accumulate(x, out=into),
+        lambda x, into: numpy.nan_to_num(into, copy=False) + x,
+        lambda x, into: sort_after_use(x) + into,
+        lambda x, into: (into.fill(3), x + 1)[1],
+        count_into,
+        change_rows,
+    ],
+)
+def test_what_changes_an_array_is_called_as_it_is(function):
+    fused, mine, right = df.fuse(function), -X, -X
+    for number in range(3):
+        numpy.testing.assert_array_equal(fused(X - number, mine), function(X - number, right))
+        numpy.testing.assert_array_equal(mine, right)
+    assert "is called as it is" in fused.explain()
+
+
+def test_other_methods_of_arrays_stand_between_loops():
+    fused = compiled(lambda x: x.cumsum().round(2) + x.ravel().cumsum(axis=0), X)
+    numpy.testing.assert_array_equal(fused(X), X.cumsum().round(2) + X.ravel().cumsum(axis=0))
+    assert fused._last.mode == "loops"
+
+
+def test_results_are_arrays_of_their_own_where_numpys_are():
+    def several(x):
+        y = x + 1
+        return y, x + 1, x.copy(), x.astype(x.dtype), numpy.asarray(x), y
+
+    fused = df.fuse(several)  # which looks at values
+    for _ in range(2):
+        mine = X.copy()
+        found = fused(mine)
+        assert found[0] is found[5]
+        for number, each in enumerate(found[:4]):
+            each[:] = number
+            assert each.flags.writeable
+        numpy.testing.assert_array_equal(mine, X)
+        assert [each[0] for each in found[:4]] == [0, 1, 2, 3]
+    loops = compiled(lambda x: (x.copy(), x.astype("f8"), x + 1, x + 1), X)
+    mine = X.copy()
+    found = loops(mine)
+    assert loops._last.mode == "loops"
+    assert not any(numpy.shares_memory(one, other) for one in found for other in (mine, *found) if one is not other)
+
+
+WEIGHTS = numpy.arange(3.0)
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+@dataclasses.dataclass
+class Held:
+    value: object
+
+
+def test_names_in_functions_within_are_guarded(monkeypatch):
+    for function in (lambda x: sum(x * RATE for _ in range(2)), lambda x: (lambda y: y * RATE)(x)):
+        monkeypatch.setitem(globals(), "RATE", 2.0)
+        fused = compiled(function, X)
+        monkeypatch.setitem(globals(), "RATE", 3.0)
+        numpy.testing.assert_array_equal(fused(X), function(X))
+
+
+def test_an_array_from_around_that_was_read_at_once_is_looked_at():
+    fused, before = compiled(lambda x: x * WEIGHTS.max(), X), WEIGHTS.copy()
+    try:
+        WEIGHTS[:] = 9
+        numpy.testing.assert_array_equal(fused(X), X * 9)
+    finally:
+        WEIGHTS[:] = before
+
+
+def test_named_tuples_keep_their_kind_and_other_containers_hold_arrays():
+    fused = compiled(lambda x: Pair(x + 1, [x * 2]), X)
+    for _ in range(2):
+        found = fused(X)
+        assert isinstance(found, Pair)
+        numpy.testing.assert_array_equal(found.second[0], X * 2)
+    held = df.fuse(lambda x: Held(x + 1))
+    for _ in range(2):
+        assert type(held(X).value) is numpy.ndarray
+    assert "gives a Held" in held.explain()
+
+
+def test_whole_numbers_and_sizes_are_compiled_for_a_few_and_then_numpys():
+    scaled = df.fuse(lambda x, n: x * n)
+    for number in range(12):
+        numpy.testing.assert_array_equal(scaled(X, number), X * number)
+    assert "each value of a whole number" in scaled.explain()
+    share = df.fuse(lambda x: x / len(x))
+    for size in range(12):
+        numpy.testing.assert_array_equal(share(X[size:]), X[size:] / (len(X) - size))
+    assert "it looks at sizes" in share.explain()
+
+
+def test_powers_of_truth_have_numpys_type():
+    flags = X > 1
+    fused = compiled(lambda x: (x**2, x**3), flags)
+    for found in fused(flags), fused(flags):
+        assert [each.dtype for each in found] == [(flags**2).dtype, (flags**3).dtype]
+
+
+def test_what_changes_an_argument_on_some_paths_only_is_called_as_it_is_there():
+    def halve(x, much):
+        if x.sum() > much:
+            x /= 2
+        return x + 1
+
+    fused, mine, right = df.fuse(halve), X.copy(), X.copy()
+    for much in (1e9, 0.0, 1e9):
+        numpy.testing.assert_array_equal(fused(mine, much), halve(right, much))
+        numpy.testing.assert_array_equal(mine, right)
