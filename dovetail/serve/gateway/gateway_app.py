@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from dovetail.serve.gateway.chat_request import (
     CHAT,
@@ -166,9 +167,7 @@ class GatewayApp:
                 if place == len(order) - 1 or error.is_clients_fault:
                     raise
         headers = {"x-dovetail-model": name, "cache-control": "no-cache"}
-        return StreamingResponse(
-            self._parts(asked, name, lines, stack), media_type="text/event-stream", headers=headers
-        )
+        return HeldStream(self._parts(asked, name, lines, stack), stack, headers=headers)
 
     async def _parts(
         self, asked: ChatRequest, name: str, lines: AsyncIterator[str], stack: contextlib.AsyncExitStack
@@ -260,6 +259,21 @@ def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Res
 
 def _pass_on(error: UpstreamFailed) -> Response:
     return _as_it_came(error.body, error.status)
+
+
+class HeldStream(StreamingResponse):
+    """A stream of events that lets go of what it holds however it ends: of a client that has gone before the first part
+    nothing else is told."""
+
+    def __init__(self, parts: AsyncIterator[str], held: contextlib.AsyncExitStack, *, headers: dict[str, str]) -> None:
+        super().__init__(parts, media_type="text/event-stream", headers=headers)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._held.aclose()
 
 
 def _as_it_came(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,12 +1,14 @@
 """What a gateway's app does with requests and answers that are out of the ordinary, without a server."""
 
 import asyncio
+import contextlib
 import json
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 
-from dovetail.serve.gateway.gateway_app import GatewayApp
+from dovetail.serve.gateway.gateway_app import GatewayApp, HeldStream
 from dovetail.serve.gateway.models_file import UpstreamModel
 from dovetail.serve.gateway.outcome_log import OutcomeLog
 from dovetail.serve.gateway.routing_policy import RoutingPolicy
@@ -93,3 +95,22 @@ def test_a_stream_that_ends_midway_is_paid_for_and_noted(tmp_path, is_cut):
     assert noted["price"] > 8 / 4
     assert noted["seconds"] > 0
     assert gateway.policy._spent == noted["price"]
+
+
+def test_a_stream_whose_client_has_gone_before_it_began_holds_nothing():
+    let_go = []
+
+    async def parts():
+        yield "data: 1"
+
+    async def send(message):
+        raise OSError("the client has gone")
+
+    async def scenario():
+        held = contextlib.AsyncExitStack()
+        held.callback(let_go.append, "the model's connection")
+        with pytest.raises(ClientDisconnect):
+            await HeldStream(parts(), held, headers={})({"type": "http", "asgi": {"spec_version": "2.4"}}, None, send)
+
+    asyncio.run(scenario())
+    assert let_go == ["the model's connection"]
