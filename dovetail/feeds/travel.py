@@ -8,7 +8,6 @@ import contextlib
 import copy
 import dataclasses
 import importlib.machinery
-import pickle
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ import cloudpickle
 
 from dovetail.feeds.sources import ItemSource
 from dovetail.feeds.stage_chain import StageChain
+from dovetail.feeds.transport import decode
 
 
 def pack(chain: StageChain) -> tuple[bytes, list[str]]:
@@ -57,7 +57,7 @@ def pack(chain: StageChain) -> tuple[bytes, list[str]]:
 def unpack(packed: bytes) -> StageChain:
     """The chain that was packed. Classes of the program's own, of which items may be made, are from then on found by
     their names, so that items travel by these."""
-    classes, chain = pickle.loads(packed)
+    classes, chain = decode(packed, ())
     for each in classes:
         module = sys.modules.setdefault(each.__module__, types.ModuleType(each.__module__))
         if not hasattr(module, each.__name__):
