@@ -1,5 +1,5 @@
-"""For all tests: Hypothesis does not time examples, since machines differ and others use them too, and draws half as
-many as it would, other ones in each run; and the user's key is one for the tests, not the user's own."""
+"""For all tests: Hypothesis does not time examples, since machines differ and others use them too, and draws a third
+of what it would, other ones in each run; and the user's key is one for the tests, not the user's own."""
 
 import atexit
 import gc

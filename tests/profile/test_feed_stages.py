@@ -146,7 +146,7 @@ def test_items_that_a_feed_may_skip_are_skipped() -> None:
 
 
 def test_a_filter_that_drops_whole_batches_is_read_until_some_come_through() -> None:
-    late = feed(range(5000)).filter(lambda number: number >= 2000).map(hold_the_lock).batch(10)
+    late = feed(range(600)).filter(lambda number: number >= 200).map(hash).batch(10)
     profiles = measure_stages(late, budget_bytes=BUDGET_BYTES)
-    assert profile(profiles, "hold_the_lock").service_seconds > 0
+    assert profile(profiles, "hash").service_seconds > 0
     assert profile(profiles, "batch").inputs == 10
