@@ -6,7 +6,8 @@ where they are fastest.
 
 from dovetail.frame.device_offload import OffloadedFunction, offload, rows
 from dovetail.frame.fused import FusedFunction, fuse
-from dovetail.frame.lazy_table import GroupedTable, LazyColumn, LazyTable, table
+from dovetail.frame.grouped_table import GroupedTable
+from dovetail.frame.lazy_table import LazyColumn, LazyTable, table
 
 __all__ = [
     "FusedFunction",

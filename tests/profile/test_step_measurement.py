@@ -117,12 +117,19 @@ def test_of_stretches_several_are_timed_unless_they_are_long():
     assert _is_enough([1.0], 5, 5, 0.1, late=False)
 
 
-def test_first_slow_steps_do_not_count_once_steps_have_settled(monkeypatch):
-    seconds = iter([5.0, 0.16, 0.16, 0.79, 0.645, 0.645])
-    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(seconds), action()))
+@pytest.mark.parametrize(
+    ("seconds", "step"),
+    [
+        ([5.0, 0.16, 0.16, 0.79, 0.645, 0.645], 0.129),  # the first slow ones do not count once steps have settled
+        ([0.15, 0.15, 0.15, 0.755, 0.925, 0.765], 0.153),  # of three stretches that do not agree the middle one does
+    ],
+)
+def test_a_step_takes_what_stretches_agree_on(seconds, step, monkeypatch):
+    left = iter(seconds)
+    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(left), action()))
     advance = lambda: [StepReport(step=1, loss=torch.tensor(0.0), metrics={})]  # noqa: E731
     timing = step_measurement._steps(advance, torch.device("cuda"), 3, 5, 0.2, 60.0, waited=lambda: 0.0)
-    assert timing.step_seconds == pytest.approx(0.129)
+    assert timing.step_seconds == pytest.approx(step)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 40])
@@ -158,11 +165,3 @@ def test_on_a_device(tmp_path):
     assert profile.step_seconds > 0
     assert 4 * parameters <= profile.peak_bytes  # parameters, gradients, two moments
     assert len(profile.layers) == 4
-
-
-def test_of_three_stretches_that_do_not_agree_the_middle_one_counts(monkeypatch):
-    seconds = iter([0.15, 0.15, 0.15, 0.755, 0.925, 0.765])
-    monkeypatch.setattr(step_measurement, "_time_call", lambda action, device: (next(seconds), action()))
-    advance = lambda: [StepReport(step=1, loss=torch.tensor(0.0), metrics={})]  # noqa: E731
-    timing = step_measurement._steps(advance, torch.device("cuda"), 3, 5, 0.2, 60.0, waited=lambda: 0.0)
-    assert timing.step_seconds == pytest.approx(0.153)
