@@ -3,8 +3,8 @@ the link's rate where the data are larger than what the device may hold.
 
 `python bench/frame_placement.py [--quick] [--check]`. Black-Scholes (27 operations, 48 bytes an element) and a line
 (2 operations, 16 bytes), of 2^10 to 2^28 elements: a `df.fuse`d function as users call it, once it has settled, beside
-the same loops always on the host, on all its cores, and always on the device, by turns; medians of five. The link is
-what pinned memory alone carries. `--quick` takes small sizes and torch's CPU for a device, and writes nothing.
+the same loops always on the host, on all its cores, and always on the device, by turns; medians of 5 to 25. The link
+is what pinned memory alone carries. `--quick` takes small sizes and torch's CPU for a device, and writes nothing.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from dovetail.frame.device_link import link_rates
 from dovetail.frame.placement import PlaceSeconds
 
 SETTLE = 9
-ROUNDS = 5
+ROUNDS, MOST_ROUNDS, SECONDS_EACH = 5, 25, 3.0
 LIMIT = 4 << 30
-LEAST_TIMED = 0.002
+LEAST_TIMED = 0.005
 # Of smaller calls some are NumPy's own, which has no place.
 LEAST_SENT = 1 << 16
 
@@ -79,7 +79,10 @@ def measure(name: str, function: Callable[..., Any], rows: int, device: str) -> 
     if device == "cuda" and rows >= LEAST_SENT:
         ways["device"] = always("cuda", fused, arrays)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(ROUNDS + 1):
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS + 1):
+        if number > ROUNDS and time.perf_counter() - began > SECONDS_EACH:
+            break
         # There and back: what ran before leaves its traces in the caches.
         for way in list(ways) if number % 2 else reversed(list(ways)):
             seconds[way].append(timed(ways[way]))

@@ -45,7 +45,7 @@ class LocalEngine(WorkerEngine):
             worker.configure(self._log(worker.devices))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.place] = worker
-        self._mps: Mps | None = None
+        self._mps = spares.take_mps() if spares is not None else None
         self._has_asked_mps = False
 
     def find(self, paths: Collection[str]) -> Mapping[str, Collection[str]]:
@@ -87,11 +87,14 @@ class LocalEngine(WorkerEngine):
         if not self._cluster.kind(self._cluster.device(devices[0]).kind).mps:
             return False
         if not self._has_asked_mps:
-            self._has_asked_mps, self._mps = True, Mps.start()
+            self._has_asked_mps, mps = True, self._mps or Mps.begin()
+            self._mps = mps if mps is not None and mps.answers() else None
+            if self._mps is None:
+                self._stop_lanes(devices)
         return self._mps is not None and self._mps.is_alive
 
     def _prepare_lanes(self, devices: tuple[str, ...], count: int) -> None:
-        """Start workers that will probably be wanted, and have them import what the one that builds the tasks does."""
+        """Start workers that will probably be wanted, and have them import what those that build the tasks do."""
         if count > 1:
             for lane in range(1, count + 1):
                 worker = self._worker_for((devices, lane))

@@ -40,9 +40,15 @@ class Mps:
     @staticmethod
     def start() -> "Mps | None":
         """A service that answers; None where there is none to be had."""
+        found = Mps.begin()
+        return found if found is not None and found.answers() else None
+
+    @staticmethod
+    def begin() -> "Mps | None":
+        """A service that may not answer yet; None where there is none to be had."""
         found = Mps()
         if _PIPES in os.environ:  # a user's own: workers inherit where it is
-            return found if _answers(os.environ) else None
+            return found
         if not is_mps_installed():
             return None
         try:
@@ -50,15 +56,19 @@ class Mps:
         except (OSError, DovetailError):  # it cannot run, or has no folder of its own
             found.close()
             return None
-        until = time.monotonic() + _START_SECONDS
-        while found.is_alive:
-            if _answers({**os.environ, **found.environment}):
-                return found
+        return found
+
+    def answers(self) -> bool:
+        """Whether it answers, after waiting for it if it is ours; one that does not is ended."""
+        until = time.monotonic() + (_START_SECONDS if self._process is not None else 0.0)
+        while self.is_alive:
+            if _answers({**os.environ, **self.environment}):
+                return True
             if time.monotonic() > until:
                 break
             time.sleep(0.05)
-        found.close()
-        return None
+        self.close()
+        return False
 
     @property
     def is_alive(self) -> bool:

@@ -1,7 +1,8 @@
 """Workers that no engine has just now: kept from one run to the next, or started before it is known what they will do.
 Those import torch while somebody reads the workload, and what that imports from installed packages, for the programs
-most often import it too. Only time depends on them. One that is dead by the time it is wanted, or whose libraries might
-have been set up otherwise by what reading changed, is let go, and its engine starts another.
+most often import it too. Where several can compute on one device there are some more for that. Only time depends on
+them. One that is dead by the time it is wanted, or whose libraries might have been set up otherwise by what reading
+changed, is let go, and its engine starts another.
 """
 
 import contextlib
@@ -16,11 +17,14 @@ from typing import Any
 from dovetail.describe.installed import is_installed
 from dovetail.engines.fork_server import ForkServer, can_fork
 from dovetail.engines.imports import ImportTeller
+from dovetail.engines.mps import Mps
 from dovetail.engines.processes import WorkerProcess
 from dovetail.vocabulary import Cluster
 
 # Each takes some 200 MB and the time of a core for seconds, and a small workload may want none.
 _MOST = 4
+# Of a node's cores one worker in a lane is started for so many: they import while the others do.
+_CORES_A_LANE = 3
 
 
 class Spares:
@@ -41,6 +45,7 @@ class Spares:
         self.cluster, self.lasting, self._paths = cluster, lasting, set(sys.path)
         self.workers: list[WorkerProcess] = []
         self.server: ForkServer | None = None
+        self._mps: Mps | None = None
         devices = cluster.devices[: 0 if lasting else _MOST]
         # Where no process can be started, the engine says so when it needs one.
         with contextlib.suppress(OSError):
@@ -48,6 +53,7 @@ class Spares:
                 self.server = ForkServer(cluster)
             else:
                 self.workers += (WorkerProcess((device.name,), cluster=cluster) for device in devices)
+                self._start_lanes(len(devices))
 
     @contextlib.contextmanager
     def importing_along(self) -> Iterator[None]:
@@ -92,6 +98,11 @@ class Spares:
         self._stop_workers()
         return taken
 
+    def take_mps(self) -> Mps | None:
+        """Hand over the service that workers in lanes were started for, if there are such."""
+        mps, self._mps = self._mps, None
+        return mps
+
     def give(self, worker: WorkerProcess) -> None:
         """Keep a worker that has nothing to do for the next engine."""
         self.workers.append(worker)
@@ -99,9 +110,21 @@ class Spares:
     def close(self) -> None:
         """Stop the server and the workers that nobody took. May be called twice."""
         self._stop_workers()
+        if self._mps is not None:
+            self._mps.close()
+            self._mps = None
         if self.server is not None:
             self.server.close()
             self.server = None
+
+    def _start_lanes(self, devices: int) -> None:
+        """Beside the worker of a machine's only device, some that can compute there at the same moment."""
+        cluster = self.cluster
+        if devices == 1 and cluster.kind(cluster.devices[0].kind).mps and (mps := Mps.begin()) is not None:
+            self._mps, count = mps, min(_MOST, cluster.node(cluster.devices[0].node).cores // _CORES_A_LANE)
+            for lane in range(1, count + 1):
+                place = {"lane": lane, "variables": mps.environment}
+                self.workers.append(WorkerProcess((cluster.devices[0].name,), cluster=cluster, **place))
 
     def _stop_workers(self) -> None:
         for worker in self.workers:

@@ -3,8 +3,8 @@
 A worker costs seconds to start (it imports torch), so it stays. An order goes to the worker of exactly its devices:
 thread counts are settled when a process starts, so one that had 1 core cannot serve 2. An order whose technique takes
 one process a device goes to the workers of its devices one by one, each a rank. One whose members need nothing of each
-other goes to workers in lanes of one device, each with a member, where several can compute there at once; such a worker
-is lost alone. Any other that dies, falls silent, or cannot be
+other goes to workers in lanes of one device, each with a member, where several can compute there at once, and one that
+builds many tasks to all that are there; such a worker is lost alone. Any other that dies, falls silent, or cannot be
 reached any more is lost with its reason and the tail of its log, and with it the order and the other ranks;
 the next order starts new ones. Knows nothing of how workers are started and reached.
 """
@@ -117,9 +117,10 @@ class WorkerEngine(Engine):
 
     def start(self, order: Order) -> None:
         """Hand the order to its devices' worker, or workers, starting them if need be."""
-        parts = self._parts(order)
-        running = self._running[order.name] = RunningOrder(order=order, workers=[], is_apart=parts[0][0][1] > 0)
-        workers, spec = running.workers, spec_of(order.technique)
+        parts, spec = self._parts(order), spec_of(order.technique)
+        is_apart = not spec.ranked and (len(parts) > 1 or parts[0][0][1] > 0)
+        running = RunningOrder(order=order, workers=[], parts=[part for _, part in parts] if is_apart else ())
+        self._running[order.name], workers = running, running.workers
         try:
             workers += [self._worker_for(place) for place, _ in parts]
             rendezvous = self._make_rendezvous(order.name, workers) if spec.ranked else ""
@@ -146,17 +147,31 @@ class WorkerEngine(Engine):
             self._stop_noticed(order, noticed)  # it still saves what it had before
 
     def _parts(self, order: Order) -> list[tuple[Place, Order]]:
-        """Which worker carries out what of an order: all the same, or where members can be apart each has its own."""
+        """Which worker carries out what of an order: all the same, or where members can be apart each has its own. What
+        is only built needs no device, so that all workers in its lanes that have nothing to do take a share."""
         spec = spec_of(order.technique)
         if spec.ranked:
             row = order.knobs.get("row", range(len(order.devices)))  # which device each rank has
             return [(((order.devices[place],), 0), order) for place in row]
-        if order.purpose != "train" or not spec.apart or not self._has_lanes(order.devices):
+        is_built = order.purpose == "fingerprint"
+        if not (is_built or (order.purpose == "train" and spec.apart)) or not self._has_lanes(order.devices):
             return [((order.devices, 0), order)]
+        if is_built:
+            places = [(order.devices, 0), *self._idle_lanes(order.devices)]
+            size = -(-len(order.members) // len(places))
+            shares = [order.members[first : first + size] for first in range(0, len(order.members), size)]
+            return [
+                (place, dataclasses.replace(order, members=share)) for place, share in zip(places, shares, strict=False)
+            ]
         return [
             ((order.devices, lane), dataclasses.replace(order, members=(member,), technique=spec.apart, knobs={}))
             for lane, member in enumerate(order.members, start=1)
         ]
+
+    def _idle_lanes(self, devices: tuple[str, ...]) -> list[Place]:
+        """The places in lanes of these devices whose workers are there and have nothing to do."""
+        there = [place for place, worker in self._workers.items() if worker.lane and not self._is_busy(worker)]
+        return sorted(place for place in there if place[0] == devices)
 
     def stop(self, name: str, *, reason: str, save: bool = True) -> None:
         """Ask rank 0, which the others follow, to save and end, or everybody where none follows another; without
@@ -382,24 +397,32 @@ class WorkerEngine(Engine):
         self._end_order(running, reason=reason, ending=worker.ending(), log=worker.log_tail())
 
     def _lose_part(self, running: RunningOrder, worker: WorkerHandle, reason: str) -> None:
-        """One of several workers that are apart is gone, and its member lost; the others go on."""
-        member = running.order.members[running.workers.index(worker)]
-        if member.task.identity not in running.ended_tasks:
-            running.ended_tasks.add(member.task.identity)
-            self._pending.append(self._loss_event(member, reason=reason, ending=worker.ending(), log=worker.log_tail()))
+        """One of several workers that are apart is gone, and what it had lost; the others go on."""
+        part = running.parts[running.workers.index(worker)]
+        self._lose_members(running, part.members, reason=reason, ending=worker.ending(), log=worker.log_tail())
         running.released.append(worker)
         if len(running.released) == len(running.workers):
             self._end_order(running, reason="")
 
-    def _loss_event(self, member: MemberOrder, *, reason: str, ending: str, log: str) -> AttemptLost:
-        return AttemptLost(
-            task=member.task.identity,
-            attempt=member.attempt,
-            at_seconds=self.now(),
-            reason=reason,
-            ending=ending,
-            log=log,
-        )
+    def _lose_members(
+        self, running: RunningOrder, members: Iterable[MemberOrder], *, reason: str, ending: str = "", log: str = ""
+    ) -> None:
+        """Report those of these members that have not ended as lost."""
+        left = [member for member in members if member.task.identity not in running.ended_tasks]
+        running.ended_tasks |= {member.task.identity for member in left}
+        if running.order.purpose == "fingerprint":
+            left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
+        self._pending += [
+            AttemptLost(
+                task=member.task.identity,
+                attempt=member.attempt,
+                at_seconds=self.now(),
+                reason=reason,
+                ending=ending,
+                log=log,
+            )
+            for member in left
+        ]
 
     def _end_order(self, running: RunningOrder, *, reason: str, ending: str = "", log: str = "") -> None:
         """End an order: kill the ranks that have not released it, report every task that has not ended as lost for
@@ -409,10 +432,7 @@ class WorkerEngine(Engine):
                 worker.kill("another rank of its order was lost")
                 worker.exited(10)
                 self._remove_worker(worker)
-        left = [member for member in running.order.members if member.task.identity not in running.ended_tasks]
-        if running.order.purpose == "fingerprint":
-            left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
-        self._pending += [self._loss_event(member, reason=reason, ending=ending, log=log) for member in left]
+        self._lose_members(running, running.order.members, reason=reason, ending=ending, log=log)
         released = DevicesReleased(
             at_seconds=self.now(),
             placement=running.order.name,

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from dovetail.engines.base import Order
@@ -65,11 +66,11 @@ class WorkerHandle(abc.ABC):
 @dataclasses.dataclass(kw_only=True)
 class RunningOrder:
     """An order under way: its workers by rank, the tasks that have ended, and the workers that have released it. Where
-    it `is_apart`, the workers know nothing of each other, and each has the member of its number."""
+    workers know nothing of each other, each has the one of its `parts` that has its number."""
 
     order: Order
     workers: list[WorkerHandle]
-    is_apart: bool = False
+    parts: Sequence[Order] = ()
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
@@ -83,10 +84,15 @@ class RunningOrder:
     def __post_init__(self) -> None:
         self.tasks = frozenset(member.task.identity for member in self.order.members)
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether its workers know nothing of each other."""
+        return bool(self.parts)
+
     def worker_of(self, task: TaskId) -> WorkerHandle:
         """The worker that carries out a task of this order, or leads those that do."""
-        tasks = [member.task.identity for member in self.order.members]
-        return self.workers[tasks.index(task) if self.is_apart else 0]
+        has = (any(member.task.identity == task for member in part.members) for part in self.parts)
+        return self.workers[next((number for number, found in enumerate(has) if found), 0)]
 
     def name(self, worker: WorkerHandle) -> str:
         """The worker's rank and devices, for messages."""

@@ -24,6 +24,8 @@ class PlaceSeconds:
 
     calls: dict[str, int] = dataclasses.field(default_factory=dict)
     least: dict[str, float] = dataclasses.field(default_factory=dict)
+    settled: str = ""
+    """The fastest, once nothing is left to try."""
 
     def choose(self, places: Sequence[str], at_least: Mapping[str, float] | None = None) -> str:
         """A place that was not tried often enough, unless `at_least`, the seconds that it takes in any case, is more
@@ -34,7 +36,8 @@ class PlaceSeconds:
             )
             if self.calls.get(place, 0) <= TRIES and not hopeless:
                 return place
-        return min((place for place in places if place in self.least), key=lambda place: self.least[place])
+        self.settled = min((place for place in places if place in self.least), key=lambda place: self.least[place])
+        return self.settled
 
     def add(self, place: str, seconds: float) -> None:
         """Note that a call at this place took so long; the first one there does not count."""
@@ -44,7 +47,7 @@ class PlaceSeconds:
 
     def give_up(self, place: str) -> None:
         """Note that this place cannot do the call, so that it is not tried again."""
-        self.calls[place], self.least[place] = TRIES + 1, float("inf")
+        self.calls[place], self.least[place], self.settled = TRIES + 1, float("inf"), ""
 
     def describe(self) -> str:
         """The least seconds of each place, in words for `explain`."""

@@ -29,7 +29,7 @@ from dovetail.vocabulary import Fingerprint
 
 __all__ = ["FORMAT", "batch_bytes", "fingerprint", "versions"]
 
-FORMAT = 2  # raise it whenever the digest takes in something else
+FORMAT = 3  # raise it whenever the digest takes in something else
 _COUNTS = ("history_size", "max_eval", "max_iter", "ns_steps")  # how often an optimizer's step does its work
 
 

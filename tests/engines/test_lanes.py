@@ -138,6 +138,30 @@ def test_workers_are_prepared_while_tasks_are_built_for_the_first_time(tmp_path)
         engine.close()
 
 
+def test_all_workers_that_are_there_build_tasks_and_a_program_that_ends_its_own_takes_nobody_along(tmp_path):
+    engine = LanedEngine(CLUSTER, home=tmp_path)
+    ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
+    try:
+        first = gang(ground, ground.task(), ground.task())
+        engine.start(first)
+        check_ends(first, drain(engine, first))
+        fatal = task_of(ground, "exiting")
+        shares = [[ground.task(), ground.task()], [fatal, ground.task()], [task_of(ground), ground.task()]]
+        order = ground.order(*(ground.member(task) for share in shares for task in share), purpose="fingerprint")
+        engine.start(order)
+        events = drain(engine, order)
+    finally:
+        engine.close()
+    found = [[[each.kind for each in events if each.task == task.identity] for task in share] for share in shares]
+    built = ["fingerprinted"]
+    assert found == [[built, built], [["lost"], []], [built, built]]
+    (lost,) = ends_of(fatal, events)
+    assert "exited with code 3" in lost.reason
+    assert "my last words" in lost.log
+    (released,) = (event for event in events if event.kind == "released" and belongs(event, order))
+    assert events.index(released) == len(events) - 1
+
+
 def test_who_has_a_device_for_itself_for_long_has_all_of_its_memory(ground):
     order = gang(ground, task_of(ground), task_of(ground))
     ground.engine.start(order)

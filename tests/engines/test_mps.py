@@ -12,26 +12,12 @@ import pytest
 
 from dovetail.engines import mps
 from dovetail.engines.mps import Mps, is_mps_installed
-
-CONTROL = """#!/bin/sh
-cd "$CUDA_MPS_PIPE_DIRECTORY"
-if [ "$1" = -f ]; then env > environment; echo $$ > pid; exec sleep 600; fi
-read question
-case "$question" in
-  quit*) kill $(cat pid) ;;
-  *) test -e pid ;;
-esac
-"""
+from tests.engines.mps_control import put_control
 
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    path = tmp_path / "nvidia-cuda-mps-control"
-    path.write_text(CONTROL)
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    return path
+    return put_control(tmp_path, monkeypatch)
 
 
 def test_it_begins_and_ends_with_us(control, monkeypatch):

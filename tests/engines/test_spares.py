@@ -1,6 +1,7 @@
 """Workers that start before the workload is read: they serve as any other, and nothing else depends on them."""
 
 import contextlib
+import dataclasses
 import importlib
 import signal
 import sys
@@ -11,9 +12,10 @@ import pytest
 from dovetail.describe import grid
 from dovetail.engines import LocalEngine, Spares
 from dovetail.store import ControllerLock
-from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of
+from dovetail.testing.engines import PROGRAM, Ground, check_ends, drain, ends_of, write_program
 from dovetail.verbs.run_workload import run
 from dovetail.vocabulary import Cluster, Kind, StoreBusy
+from tests.engines.mps_control import put_control
 from tests.engines.worker_pids import worker_pids
 
 pytestmark = pytest.mark.process
@@ -181,3 +183,25 @@ def test_closed_ones_are_gone():
     spares.close()
     assert not spares.workers
     assert not any(map(psutil.pid_exists, first.values()))
+
+
+def test_where_several_can_compute_on_one_device_some_more_wait_for_that(tmp_path, monkeypatch):
+    put_control(tmp_path, monkeypatch)
+    kind = Kind(name="cpu", processor="cpu", mps=True)
+    few, enough, pair = (
+        Cluster.uniform(kind, devices_per_node=n, cores=cores) for n, cores in ((1, 2), (1, 6), (2, 12))
+    )
+    for cluster, wanted in ((few, [0]), (enough, [0, 1, 2]), (pair, [0, 0])):
+        with contextlib.closing(Spares(cluster)) as spares:
+            assert [worker.lane for worker in spares.workers] == wanted
+    with contextlib.closing(Spares(enough)) as spares:
+        numbers = {worker.lane: worker.process.pid for worker in spares.workers}
+        assert list(numbers) == [0, 1, 2]
+        with contextlib.closing(LocalEngine(enough, home=tmp_path, spares=spares)) as engine:
+            assert not spares.workers
+            ground = Ground(engine=engine, cluster=enough, reference=write_program(tmp_path), home=tmp_path)
+            tasks = [ground.task() for _ in range(3)]
+            order = dataclasses.replace(ground.order(*map(ground.member, tasks)), technique="beside")
+            engine.start(order)
+            assert {worker.lane: worker.process.pid for worker in engine._workers.values()}.items() >= numbers.items()
+            check_ends(order, drain(engine, order))
