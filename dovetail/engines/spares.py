@@ -123,8 +123,8 @@ class Spares:
         if devices == 1 and cluster.kind(cluster.devices[0].kind).mps and (mps := Mps.begin()) is not None:
             self._mps, count = mps, min(_MOST, cluster.node(cluster.devices[0].node).cores // _CORES_A_LANE)
             for lane in range(1, count + 1):
-                place = {"lane": lane, "variables": mps.environment}
-                self.workers.append(WorkerProcess((cluster.devices[0].name,), cluster=cluster, **place))
+                name = cluster.devices[0].name
+                self.workers.append(WorkerProcess((name,), cluster=cluster, lane=lane, variables=mps.environment))
 
     def _stop_workers(self) -> None:
         for worker in self.workers:

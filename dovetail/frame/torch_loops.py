@@ -58,24 +58,26 @@ class TorchLoop:
 
     def __init__(self, loop: Loop, numbers: Sequence[float], row_shape: tuple[int, ...]) -> None:
         self._loop, self._numbers, self._row_shape = loop, numbers, row_shape
+        self._known: dict[FrameNode, Any] = {}
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Outputs first; each reduction with one row more, so that rows of pieces can be put together."""
-        import torch
-
-        device, rows = inputs[0].device, max(len(each) if each.dim() else 1 for each in inputs)
+        rows = max(len(each) if each.dim() else 1 for each in inputs)
         shape = (rows, *self._row_shape)
-
-        def number(value: Any, dtype: numpy.dtype) -> Any:
-            return torch.as_tensor(value, dtype=_torch_type(dtype), device=device)
-
-        values: dict[FrameNode, Any] = dict(zip(self._loop.inputs, inputs, strict=True))
-        values |= {n: number(v, n.dtype) for n, v in zip(self._loop.numbers, self._numbers, strict=True)}
+        self._known = self._known or self._send_numbers(inputs[0].device)
+        values: dict[FrameNode, Any] = dict(zip(self._loop.inputs, inputs, strict=True)) | self._known
         for node in self._loop.body:
-            args = [number(a.value, a.dtype) if a.kind == "constant" else values[a] for a in node.args]
-            values[node] = _apply(node, args)
+            values[node] = _apply(node, [values[arg] for arg in node.args])
         outputs = tuple(values[node].expand(shape) for node in self._loop.outputs)
         return (*outputs, *(_reduce(node, values[node.args[0]].expand(shape)) for node in self._loop.reductions))
+
+    def _send_numbers(self, device: Any) -> dict[FrameNode, Any]:
+        """Numbers and constants on the device: sent once, since each waits there for the piece before it."""
+        import torch
+
+        given = dict(zip(self._loop.numbers, self._numbers, strict=True))
+        given |= {arg: arg.value for node in self._loop.body for arg in node.args if arg.kind == "constant"}
+        return {n: torch.as_tensor(value, dtype=_torch_type(n.dtype), device=device) for n, value in given.items()}
 
 
 def _torch_type(dtype: numpy.dtype) -> Any:
