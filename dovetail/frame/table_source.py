@@ -20,6 +20,8 @@ from dovetail.vocabulary import DovetailError
 # Below this many rows a thread more brings nothing.
 _ROWS_EACH = 100_000
 _FEW_LABELS = 1 << 16
+# So many rows tell of the values of many more.
+_FIRST_ROWS = 1 << 14
 
 
 def library_of(data: Any) -> str:
@@ -91,9 +93,13 @@ def _one_chunk(column: Any) -> Any:
 
 def _number_arrow(array: Any) -> tuple[numpy.ndarray, list[Any]]:
     """By a hash table that leaves the interpreter's lock: a part of the rows for each thread, then one numbering for
-    all, in the order of the values where they are few, so that grouping by them sorts nothing."""
+    all, in the order of the values where they are few, so that grouping by them sorts nothing. Where the first rows
+    have all values, the parts are numbered so from the start."""
     codes, parts = numpy.empty(len(array), "int32"), _parts(len(array)) or [slice(0, 0)]
-    encoded = list(_threads().map(lambda rows: _number_part(array[rows], codes[rows]), parts))
+    known = _first_values(array)
+    encoded = list(_threads().map(lambda rows: _number_part(array[rows], codes[rows], known), parts))
+    if known and all(len(each) == len(known) for each in encoded):
+        return codes, known
     labels = list(dict.fromkeys(label for each in encoded for label in each))
     labels = sorted(labels) if len(labels) <= _FEW_LABELS else labels
     numbers = {label: number for number, label in enumerate(labels)}
@@ -102,9 +108,16 @@ def _number_arrow(array: Any) -> tuple[numpy.ndarray, list[Any]]:
     return codes, labels
 
 
-def _number_part(array: Any, into: numpy.ndarray) -> list[Any]:
-    """Number a part of the rows, and give its distinct values."""
-    if (found := code_arrow_text(array, into=into)) is not None:
+def _first_values(array: Any) -> list[str]:
+    """The values of the first of many rows, in order, where those are texts."""
+    if len(array) < 8 * _FIRST_ROWS or (found := code_arrow_text(array[:_FIRST_ROWS])) is None:
+        return []
+    return sorted(found[1])
+
+
+def _number_part(array: Any, into: numpy.ndarray, known: list[str]) -> list[Any]:
+    """Number a part of the rows, and give its distinct values, after those that are known."""
+    if (found := code_arrow_text(array, into=into, known=known)) is not None:
         return found[1]
     encoded = array.dictionary_encode()  # Arrow's own, where there is no compiler
     into[:] = encoded.indices.to_numpy(zero_copy_only=False)

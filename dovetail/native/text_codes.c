@@ -118,12 +118,17 @@ static inline __attribute__((always_inline)) int64_t code_rows(table *in, const 
 }
 
 /* The place of each of `rows` texts of Arrow, from `start` on, -1 where it is missing, and the row in which each place
-   came first. `width` is the bytes of an offset. Gives how many places there are, or -1 where there is no memory. */
+   came first. `width` is the bytes of an offset. `known` texts, all unlike, have the first places. Gives how many places
+   there are, or -1 where there is no memory. */
 int64_t code_buffers(const char *data, const void *offsets, int32_t width, const uint8_t *valid, int64_t start,
-                     int64_t rows, uint64_t seed, int32_t *places, int64_t *firsts)
+                     int64_t rows, uint64_t seed, const char *known_data, const int32_t *known_offsets, int64_t known,
+                     int32_t *places, int64_t *firsts)
 {
     table in = {.seed = seed};
     if (!grow(&in)) return finish(&in, -1);
+    for (int64_t k = 0; k < known; k++)
+        if (place_of(&in, known_data + known_offsets[k], known_offsets[k + 1] - known_offsets[k]) < 0)
+            return finish(&in, -1);
     if (valid) return finish(&in, code_rows(&in, data, offsets, width, valid, start, rows, places, firsts));
     if (width == 8) return finish(&in, code_rows(&in, data, offsets, 8, 0, start, rows, places, firsts));
     return finish(&in, code_rows(&in, data, offsets, 4, 0, start, rows, places, firsts));

@@ -66,14 +66,18 @@ def _code_arrow(column: Any) -> "tuple[Any, list[str]] | None":
     return None if found is None else (found[0].astype(np.intp), found[1])
 
 
-def code_arrow_text(array: Any, *, into: Any = None) -> "tuple[Any, list[str]] | None":
+def code_arrow_text(array: Any, *, into: Any = None, known: Any = ()) -> "tuple[Any, list[str]] | None":
     """The same for an array of Arrow, of any length, in 32 bits, `into` an array of its length where one is given; None
-    where it is none of text or there is no kernel. Other threads run meanwhile.
+    where it is none of text or there is no kernel. Texts that are `known`, all unlike, have the first places whether
+    they come or not. Other threads run meanwhile.
 
     >>> import pyarrow as pa
     >>> found = code_arrow_text(pa.array(["eu", "us", "eu"]))
     >>> found is None or (found[0].tolist(), found[1])
     ([0, 1, 0], ['eu', 'us'])
+    >>> found = code_arrow_text(pa.array(["eu", "us", "eu"]), known=["in", "us"])
+    >>> found is None or (found[0].tolist(), found[1])
+    ([2, 1, 2], ['in', 'us', 'eu'])
     """
     import numpy as np
     import pyarrow as pa
@@ -86,12 +90,14 @@ def code_arrow_text(array: Any, *, into: Any = None) -> "tuple[Any, list[str]] |
         return None
     valid, offsets, data = array.buffers()
     places = np.empty(len(array), dtype=np.int32) if into is None else into
-    firsts = np.empty(len(array), dtype=np.intp)
+    firsts = np.empty(len(known) + len(array), dtype=np.intp)
+    _, known_offsets, known_data = pa.array(known, pa.string()).buffers()
     count = kernel.free.code_buffers(
         *(data.address if data else None, offsets.address, 8 if is_wide else 4, valid.address if valid else None),
-        *(array.offset, len(array), _seed(), places.ctypes.data, firsts.ctypes.data),
+        *(array.offset, len(array), _seed(), known_data.address if known_data else None, known_offsets.address),
+        *(len(known), places.ctypes.data, firsts.ctypes.data),
     )
-    return None if count < 0 else (places, array.take(pa.array(firsts[:count])).to_pylist())
+    return None if count < 0 else (places, [*known, *array.take(pa.array(firsts[len(known) : count])).to_pylist()])
 
 
 def look_up(table: Any, places: Any, *, into: Any = None) -> Any:
@@ -153,7 +159,7 @@ class _TextKernel:
     def __init__(self, library: Any) -> None:
         self.free, self.holding = library, ctypes.PyDLL(None, handle=library._handle)
         at, long, narrow = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self.free.code_buffers.argtypes = [at, at, narrow, at, long, long, ctypes.c_uint64, at, at]
+        self.free.code_buffers.argtypes = [at, at, narrow, at, long, long, ctypes.c_uint64, at, at, long, at, at]
         self.holding.code_objects.argtypes = [at, long, at, at, ctypes.c_uint64, at, at]
         self.free.code_buffers.restype = self.holding.code_objects.restype = long
         self.free.look_up.argtypes, self.free.look_up.restype = [at, narrow, at, long, at], None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.native import text_codes
-from dovetail.native.text_codes import code_text
+from dovetail.native.text_codes import code_arrow_text, code_text
 from dovetail.watch.columns import factorize
 
 pytestmark = pytest.mark.skipif(text_codes._kernel() is None, reason="needs a C compiler")
@@ -66,3 +66,12 @@ def test_what_is_not_text_is_left_to_others(words):
 def test_a_mixed_column_is_refused_as_before():
     with pytest.raises(Exception, match="values of an attribute must be of one type; 'region' has numbers and text"):
         factorize(np.array(["eu", 1], dtype=object), "region")
+
+
+@pytest.mark.parametrize("width", [pa.string(), pa.large_string()])
+def test_known_texts_have_the_first_places_whether_they_come_or_not(width):
+    known = ["", "in", "longer than a word of eight bytes"]
+    texts = ["us", known[2], "us", "", "another that is longer than eight", "in"]
+    found, labels = code_arrow_text(pa.array(texts, width), known=known)
+    assert labels == [*known, "us", "another that is longer than eight"]
+    assert [labels[place] for place in found] == texts
