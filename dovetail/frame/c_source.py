@@ -31,14 +31,15 @@ _ACCUMULATORS = {"b": "i", "i": "i", "u": "u", "f": "f"}
 
 def c_source(loop: Loop) -> str:
     """The whole C file of a fused loop."""
-    return "\n".join([*_head(loop), *_block(loop), *_reductions(loop), ""])
+    return "\n".join([*_head(loop), *_heavy_functions(loop), *_block(loop), *_reductions(loop), ""])
 
 
 def c_group_source(loop: Loop, masked: bool) -> str:
     """The whole file of a group-by: the loop's blocks, added to the groups that their rows belong to."""
     values = loop.kept[1 + masked :]
     head = [f"#define GROUPED {max(1, len(values))}", *_head(loop)]
-    return "\n".join([*head, *_block(loop, tail=_grouping_lines(loop, masked)), *_reductions(loop), ""])
+    block = _block(loop, tail=_grouping_lines(loop, masked))
+    return "\n".join([*head, *_heavy_functions(loop), *block, *_reductions(loop), ""])
 
 
 def _grouping_lines(loop: Loop, masked: bool) -> list[str]:
@@ -137,6 +138,36 @@ def _places(loop: Loop) -> dict[FrameNode, str]:
     return dict(_buffers(loop)) | {node: f"{names[node]}_" for node in loop.outputs} | inputs
 
 
+def _heavy_functions(loop: Loop) -> list[str]:
+    """A short loop for each heavy operation, in a function of its own: what is done twice is compiled once."""
+    phases, places = _phases(loop), _places(loop)
+    lines: dict[str, list[str]] = {}
+    for node in phases:
+        if _is_function(node, places):
+            names = {arg: f"a{number}" for number, arg in enumerate(dict.fromkeys(node.args))}
+            own = {arg: f"{name}_" for arg, name in names.items()}
+            given = "".join(f"const {C_TYPES[arg.dtype.char]} *restrict {own[arg]}, " for arg in names)
+            into = f"{C_TYPES[node.dtype.char]} *restrict to_"
+            lines[_function_name(node)] = [
+                "static __attribute__((noinline))",
+                f"void {_function_name(node)}({given}{into}, int64_t n) {{",
+                *_short_loop([node], {**own, node: "to_"}, {**names, node: "to"}),
+                "}",
+            ]
+    return [line for each in lines.values() for line in each]
+
+
+def _is_function(node: FrameNode, places: dict[FrameNode, str]) -> bool:
+    return OPERATIONS[node.name].heavy and node in places and all(arg in places for arg in node.args)
+
+
+def _function_name(node: FrameNode) -> str:
+    """The same for all that do the same to the same types, with as many different arrays."""
+    order = list(dict.fromkeys(node.args))
+    taken = "".join(f"{arg.dtype.char}{order.index(arg)}" for arg in node.args)
+    return f"each_{node.name}_{taken}_{node.dtype.char}"
+
+
 def _block(loop: Loop, tail: Sequence[str] = ()) -> list[str]:
     names, phases = _names(loop), _phases(loop)
     places = _places(loop)
@@ -160,7 +191,13 @@ def _block(loop: Loop, tail: Sequence[str] = ()) -> list[str]:
         lines.append(f"    {C_TYPES[node.dtype.char]} *restrict {name} = scratch->{name};")
     lines += [f"    {_statement(node, names, libm=True)}" for node in loop.body if _is_single(node, loop)]
     for phase in sorted(set(phases.values())):
-        lines += _short_loop([node for node in loop.body if phases.get(node) == phase], places, names)
+        nodes = [node for node in loop.body if phases.get(node) == phase]
+        if _is_function(nodes[0], places):
+            (node,) = nodes
+            pointers = ", ".join(places[arg] for arg in dict.fromkeys(node.args))
+            lines.append(f"    {_function_name(node)}({pointers}, {places[node]}, n);")
+        else:
+            lines += _short_loop(nodes, places, names)
     for number, node in enumerate(loop.outputs):
         if node not in phases:  # one number, wanted as it is
             lines.append(f"    ({names[node]}_)[0] = {names[node]}; (void)job->out[{number}];")
