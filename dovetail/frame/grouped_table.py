@@ -1,4 +1,6 @@
-"""Groups of a lazy table's rows: sums, means and counts are one loop, all else is asked of the library."""
+"""Groups of a lazy table's rows: sums, means and counts are one loop, all else is asked of the library, or of pandas
+where that has no groups as pandas has them.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +9,7 @@ import numpy
 from dovetail.frame.group_by import GroupKey, GroupSums, label_array, sum_groups
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import FLOAT64, cast
-from dovetail.frame.table_source import make_table
+from dovetail.frame.table_source import from_pandas, make_table, to_pandas
 
 if TYPE_CHECKING:
     from dovetail.frame.lazy_table import LazyTable
@@ -25,8 +27,8 @@ class GroupedTable:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        grouped = self._table.collect().groupby([key.name for key in self._keys][slice(None)] if len(self._keys) > 1
-                                                else self._keys[0].name)  # fmt: skip
+        by = [key.name for key in self._keys] if len(self._keys) > 1 else self._keys[0].name
+        grouped = groups_of(self._table.collect(), self._table._origin.library, by)
         return getattr(grouped if self._chosen is None else grouped[self._chosen], name)
 
     def sum(self) -> Any:
@@ -98,3 +100,29 @@ class GroupedTable:
             null = isinstance(key.labels, list) and key.labels[-1:] == [None]  # which no array holds
             found[key.name] = [key.labels[each] for each in number] if null else label_array(key.labels)[number]
         return dict(reversed(found.items()))
+
+
+def groups_of(data: Any, library: str, by: Any, **options: Any) -> Any:
+    """A table's groups as pandas has them."""
+    if library == "pandas":
+        return data.groupby(by, **options)
+    # Those libraries have a group of the rows without a key.
+    return _ThroughPandas(to_pandas(data, library).groupby(by, **{"dropna": False, **options}), library)
+
+
+class _ThroughPandas:
+    """Groups of another library's table, by pandas; tables that they give are that library's."""
+
+    def __init__(self, groups: Any, library: str) -> None:
+        self._groups, self._library = groups, library
+
+    def __getitem__(self, names: Any) -> "_ThroughPandas":
+        return _ThroughPandas(self._groups[names], self._library)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._groups, name)
+        if not callable(found):
+            return _ThroughPandas(found, self._library) if hasattr(found, "agg") else found
+        return lambda *args, **options: from_pandas(found(*args, **options), self._library)

@@ -14,13 +14,15 @@ import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.group_by import GroupKey, numbered_key, whole_number_key
-from dovetail.frame.grouped_table import GroupedTable
+from dovetail.frame.grouped_table import GroupedTable, groups_of
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node, merge_equal
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
+    choose_rows,
     columns_of,
     library_of,
+    make_column,
     make_table,
     number_values,
     numbers_of,
@@ -42,13 +44,14 @@ class TableOrigin:
         if len(lengths) > 1:
             raise DovetailError(f"a table's columns must have one length, got {sorted(lengths)}.")
         self.length = lengths.pop() if lengths else 0
-        self._numbered: dict[int, tuple[numpy.ndarray, Any] | None] = {}
+        # By identity, with the column, so that it stays its own.
+        self._numbered: dict[int, tuple[Any, tuple[numpy.ndarray, Any] | None]] = {}
 
     def number_column(self, column: Any) -> tuple[numpy.ndarray, Any] | None:
         """Each value's number and the distinct values, worked out once."""
         if id(column) not in self._numbered:
-            self._numbered[id(column)] = number_values(column, self.library)
-        return self._numbered[id(column)]
+            self._numbered[id(column)] = column, number_values(column, self.library)
+        return self._numbered[id(column)][1]
 
 
 class LazyColumn(NDArrayOperatorsMixin):
@@ -349,7 +352,7 @@ class LazyTable:
         if isinstance(key, list):
             return LazyTable(self._origin, {name: self._columns[name] for name in key}, self._mask)
         chosen = self._filter(key)
-        return self.collect()[_collect(key)] if chosen is None else chosen
+        return choose_rows(self.collect(), self._origin.library, _collect(key)) if chosen is None else chosen
 
     def _filter(self, key: Any) -> "LazyTable | None":
         """The rows where a condition of this table's rows holds; None of what the library must look at."""
@@ -408,17 +411,22 @@ class LazyTable:
             ):
                 node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
                 found[name] = LazyArray(node, compute=compute)
-            elif self._origin.library == "pandas":
-                if self._mask is not None:
-                    here = table(LazyTable(self._origin, found, self._mask).collect())
-                    return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
-                found[name] = _content_of(_as_column(given, self._origin.data.index), "pandas")
+            elif self._mask is not None:
+                here = table(LazyTable(self._origin, found, self._mask).collect())
+                return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
             else:
-                raise DovetailError(
-                    f"a new column must be a column of the same table, a number or an array of its "
-                    f"{self._origin.length:,} rows, got {type(given).__name__} for {name!r}."
-                )
+                found[name] = _content_of(self._make_column(name, given), self._origin.library)
         return LazyTable(self._origin, found, self._mask)
+
+    def _make_column(self, name: str, value: Any) -> Any:
+        """As the library makes a column of a value."""
+        library, length = self._origin.library, self._origin.length
+        if library == "pandas":
+            return _as_column(value, self._origin.data.index)
+        found = make_column(_collect(value), library, length)
+        if len(found) != length:
+            raise DovetailError(f"the new column {name!r} must have {length:,} rows as its table, got {len(found):,}.")
+        return found
 
     def _may_have(self, column: LazyColumn) -> bool:
         """Whether it has all rows of this table, among others perhaps."""
@@ -426,12 +434,12 @@ class LazyTable:
         return column._origin is self._origin and (mask is None or _same_rows(mask, self._mask))
 
     def groupby(self, by: str | list[str], **options: Any) -> Any:
-        """Groups of rows with the same keys: `sum`, `mean`, `count` and `size` are one loop over the table."""
+        """Groups of rows with the same keys: `sum`, `mean` and `count` are one loop over the table."""
         names = [self._name_of(each) for each in (by if isinstance(by, list) else [by])]
         known = not options and all(name is not None for name in names)
         keys = [self._key(name) for name in names] if known else [None]
         if any(key is None for key in keys):
-            return self.collect().groupby(_collect(by), **options)
+            return groups_of(self.collect(), self._origin.library, _collect(by), **options)
         return GroupedTable(self, keys)  # type: ignore[arg-type]
 
     def _name_of(self, key: Any) -> Any:

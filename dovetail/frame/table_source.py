@@ -39,6 +39,12 @@ def library_of(data: Any) -> str:
 
 def columns_of(data: Any, library: str) -> dict[str, Any]:
     """Its columns by name, as that library has them."""
+    if library in ("pandas", "pyarrow"):
+        names = list(data.columns if library == "pandas" else data.column_names)
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise DovetailError(
+                f"a table's columns must have different names, got {twice!r} twice; rename one of them."
+            )
     if library == "pandas":
         return {name: data[name] for name in data.columns}
     if library == "polars":
@@ -168,3 +174,63 @@ def make_table(columns: dict[str, Any], library: str, *, index: Any = None) -> A
     import pyarrow
 
     return pyarrow.table(columns)
+
+
+def choose_rows(data: Any, library: str, condition: Any) -> Any:
+    """The rows of a library's table where a condition holds, by that library."""
+    if library == "dict":
+        return {name: numpy.asarray(column)[condition] for name, column in data.items()}
+    return data[condition] if library == "pandas" else data.filter(condition)
+
+
+def make_column(value: Any, library: str, length: int) -> Any:
+    """A column of a library other than pandas, of a value for each row or of one for all."""
+    if library == "polars":
+        import polars
+
+        if isinstance(value, polars.Series):
+            return value
+        return polars.Series([value] * length if _is_one(value) else value)
+    if library == "pyarrow":
+        import pyarrow
+
+        if isinstance(value, pyarrow.Array | pyarrow.ChunkedArray):
+            return pyarrow.chunked_array(value) if isinstance(value, pyarrow.Array) else value
+        return pyarrow.chunked_array([[value] * length if _is_one(value) else value])
+    return numpy.full(length, value) if _is_one(value) else numpy.asarray(value)
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, str) or not hasattr(value, "__len__")
+
+
+def to_pandas(data: Any, library: str) -> Any:
+    """The same table as pandas has it."""
+    try:
+        import pandas
+    except ImportError:
+        raise DovetailError(
+            "groups other than sums, means and counts are made by pandas: pip install pandas."
+        ) from None
+    return pandas.DataFrame(data) if library == "dict" else data.to_pandas()
+
+
+def from_pandas(found: Any, library: str) -> Any:
+    """What pandas gave as another library has it: tables with their keys as columns, all else as it is."""
+    import pandas
+
+    if not isinstance(found, pandas.DataFrame | pandas.Series):
+        return found
+    named = [name for name in found.index.names if name is not None]
+    if isinstance(found, pandas.Series):
+        found = found.to_frame("size" if found.name is None else found.name)
+    table = found.reset_index() if named else found
+    if library == "dict":
+        return {name: table[name].to_numpy() for name in table.columns}
+    if library == "polars":
+        import polars
+
+        return polars.from_pandas(table)
+    import pyarrow
+
+    return pyarrow.Table.from_pandas(table, preserve_index=False)

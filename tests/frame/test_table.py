@@ -2,6 +2,8 @@
 
 import numpy
 import pandas
+import polars
+import pyarrow
 import pytest
 
 import dovetail.frame as df
@@ -26,7 +28,6 @@ FRAME = pandas.DataFrame(
 def tables():
     yield "pandas", FRAME
     yield "dict", {name: FRAME[name].to_numpy() for name in FRAME}
-    polars = pytest.importorskip("polars")
     yield "polars", polars.DataFrame({name: FRAME[name].to_numpy() for name in FRAME})
     pyarrow = pytest.importorskip("pyarrow")
     yield "arrow", pyarrow.table({name: pyarrow.array(FRAME[name].to_numpy()) for name in FRAME})
@@ -140,8 +141,8 @@ def test_bad_input_is_refused():
         df.table(7)
     with pytest.raises(DovetailError, match=r"one length, got \[1, 2\]"):
         df.table({"a": [1], "b": [1, 2]})
-    with pytest.raises(DovetailError, match="got str for 'x'"):
-        df.table({"a": [1]}).assign(x="text")
+    with pytest.raises(DovetailError, match="'x' must have 2 rows as its table, got 3"):
+        df.table({"a": [1, 2]}).assign(x=["u", "v", "w"])
     with pytest.raises(TypeError, match="add"):  # NumPy's own
         df.table({"a": ["x"]}).a.sum()
     with pytest.raises(KeyError):
@@ -299,3 +300,57 @@ def test_dates_of_a_dict_are_compared_as_numpy_does():
     t = df.table({"date": dates, "n": numpy.arange(2)})
     assert len(t[t.date == dates[1]].n) == 1
     numpy.testing.assert_array_equal(t.date == "text", dates == "text")
+
+
+LIBRARIES = {
+    "polars": (polars.DataFrame, lambda found: found.to_dict(as_series=False)),
+    "pyarrow": (pyarrow.table, lambda found: found.to_pydict()),
+    "dict": (
+        lambda columns: {name: numpy.asarray(values) for name, values in columns.items()},
+        lambda found: {name: values.tolist() for name, values in found.items()},
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_a_library_does_not_know_of_groups_and_columns_is_made_for_it(library):
+    make, plain = LIBRARIES[library]
+    columns = {"key": ["b", "a", "b", "a"], "n": [1, 2, 3, 4], "x": [1.0, 2.5, 4.0, 8.0]}
+    data = make(columns)
+    t, reference = df.table(data), pandas.DataFrame(columns)
+    medians = reference.groupby("key")[["x"]].median().reset_index()
+    assert plain(t.groupby("key")[["x"]].median()) == medians.to_dict("list")
+    assert plain(t.groupby("key").n.max()) == {"key": ["a", "b"], "n": [4, 3]}
+    assert plain(t.groupby("key").size()) == {"key": ["a", "b"], "size": [2, 2]}
+    assert plain(t.groupby("key").agg({"n": "sum"})) == {"key": ["a", "b"], "n": [6, 4]}
+    assert t.groupby("key").ngroups == 2
+    assert plain(t.groupby("key", sort=False).first()) == {"key": ["b", "a"], "n": [1, 2], "x": [1.0, 2.5]}
+    assert plain(t.assign(z="q").groupby("z")[["n"]].sum()) == {"z": ["q"], "n": [10]}
+    assert plain(t[t.n > 1].assign(z=["u", "v", "w"]).collect())["z"] == ["u", "v", "w"]
+    own = data["x"] if library != "polars" else data.get_column("x")
+    assert plain(t.assign(z=own).collect())["z"] == columns["x"]
+    with pytest.raises(DovetailError, match="the new column 'z' must have 4 rows as its table, got 2"):
+        t.assign(z=["u", "v"])
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_a_condition_with_missing_values_is_the_librarys(library):
+    make, plain = LIBRARIES[library]
+    t = df.table(make({"n": [1, 2, 3], "there": [True, None, False]}))
+    assert plain(t[t.there])["n"] == [1]
+
+
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(DovetailError, match="must have different names, got 'a' twice"):
+        df.table(pandas.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+@pytest.mark.parametrize("late", [[], ["late", "later than all that came"]])
+def test_texts_are_numbered_alike_wherever_they_come_first(late):
+    generator = numpy.random.default_rng(0)
+    texts = generator.choice(["mid", "z", "a text of more than eight bytes", ""], 300_000).tolist() + late
+    frame = pandas.DataFrame({"key": pandas.array(texts, dtype="str"), "n": numpy.arange(len(texts))})
+    t = df.table(frame)
+    pandas.testing.assert_frame_equal(t.groupby("key")[["n"]].sum(), frame.groupby("key")[["n"]].sum())
+    assert list(t.key.unique()) == list(frame.key.unique())
+    assert len(t[t.key == "late"]) == texts.count("late")
