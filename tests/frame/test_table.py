@@ -2,8 +2,6 @@
 
 import numpy
 import pandas
-import polars
-import pyarrow
 import pytest
 
 import dovetail.frame as df
@@ -28,6 +26,7 @@ FRAME = pandas.DataFrame(
 def tables():
     yield "pandas", FRAME
     yield "dict", {name: FRAME[name].to_numpy() for name in FRAME}
+    polars = pytest.importorskip("polars")
     yield "polars", polars.DataFrame({name: FRAME[name].to_numpy() for name in FRAME})
     pyarrow = pytest.importorskip("pyarrow")
     yield "arrow", pyarrow.table({name: pyarrow.array(FRAME[name].to_numpy()) for name in FRAME})
@@ -302,19 +301,21 @@ def test_dates_of_a_dict_are_compared_as_numpy_does():
     numpy.testing.assert_array_equal(t.date == "text", dates == "text")
 
 
-LIBRARIES = {
-    "polars": (polars.DataFrame, lambda found: found.to_dict(as_series=False)),
-    "pyarrow": (pyarrow.table, lambda found: found.to_pydict()),
-    "dict": (
+def of_library(library):
+    """How a table of a library is made of columns, and these of it again."""
+    if library == "polars":
+        return pytest.importorskip("polars").DataFrame, lambda found: found.to_dict(as_series=False)
+    if library == "pyarrow":
+        return pytest.importorskip("pyarrow").table, lambda found: found.to_pydict()
+    return (
         lambda columns: {name: numpy.asarray(values) for name, values in columns.items()},
         lambda found: {name: values.tolist() for name, values in found.items()},
-    ),
-}
+    )
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "dict"])
 def test_what_a_library_does_not_know_of_groups_and_columns_is_made_for_it(library):
-    make, plain = LIBRARIES[library]
+    make, plain = of_library(library)
     columns = {"key": ["b", "a", "b", "a"], "n": [1, 2, 3, 4], "x": [1.0, 2.5, 4.0, 8.0]}
     data = make(columns)
     t, reference = df.table(data), pandas.DataFrame(columns)
@@ -335,7 +336,7 @@ def test_what_a_library_does_not_know_of_groups_and_columns_is_made_for_it(libra
 
 @pytest.mark.parametrize("library", ["polars", "pyarrow"])
 def test_a_condition_with_missing_values_is_the_librarys(library):
-    make, plain = LIBRARIES[library]
+    make, plain = of_library(library)
     t = df.table(make({"n": [1, 2, 3], "there": [True, None, False]}))
     assert plain(t[t.there])["n"] == [1]
 
