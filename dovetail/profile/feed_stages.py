@@ -39,6 +39,8 @@ _ASK_SECONDS, _SWITCH_SECONDS = 1e-3, 5e-4
 _LEAST_MOMENTS = 20
 # The stack and the bookkeeping of one more thread.
 _THREAD_BYTES = 128 << 10
+# A process that was forked has this much of its own, before it works at anything.
+_LEAST_PROCESS_BYTES = 12 << 20
 # A stage that computes for less of its time than this does so in moments that are too short to be seen, as Python does.
 _LEAST_COMPUTING = 0.1
 # With this much of a core free for whoever wants to compute, nobody else is at work here: else what several workers
@@ -75,7 +77,9 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
         model = _measure_flow(definition, model, budget_bytes)
     cores = len(os.sched_getaffinity(0))
     crossing = None
-    if not any(reasons) and (any(chain.drawing) or holds_lock(model, cores)):
+    # Where one for each stage would take what the budget is for, no plan could have them.
+    fits = len(reasons) * _LEAST_PROCESS_BYTES <= budget_bytes // 2
+    if not any(reasons) and (any(chain.drawing) or (fits and holds_lock(model, cores))):
         crossing = _measure_crossing(definition, model, budget_bytes)
     contention, coherency = 0.0, 0.0
     if alone.free_share() > _QUIET and not any(chain.drawing):

@@ -181,6 +181,7 @@ class FeedPlan:
     `items_per_second` is what it will give at its end, as predicted; `wall` names what keeps it from giving more: a
     stage, "cores", "the interpreter's lock", "the link", "memory" or "the consumer". `reasons` say why, in sentences.
     `remote_workers` are processes on idle cores of other nodes, each of which reads whole batches by itself.
+    `worker_bytes` is what its workers hold by themselves, beside what they work at.
 
     >>> plan = FeedPlan(stages=(StagePlan(name="read", worker="thread", workers=4),), wall="read")
     >>> plan.stage("read").workers
@@ -192,6 +193,7 @@ class FeedPlan:
     wall: str = ""
     reasons: tuple[str, ...] = ()
     remote_workers: int = 0
+    worker_bytes: int = 0
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]

@@ -1,6 +1,7 @@
 """A feed that workers read gives what the plain reader gives, whatever its workers are and whatever happens to them."""
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import os
@@ -248,6 +249,17 @@ def test_a_slow_item_does_not_hold_back_the_workers_behind_it():
         assert len(set(begun)) >= 50  # though the first one is still being worked at
         release.set()
         taker.join(60)
+
+
+@pytest.mark.parametrize("own", [0, 12 << 20, 1 << 30])
+def test_what_workers_hold_by_themselves_is_of_the_budget_too(own):
+    definition = feed(range(400)).map(lambda number: torch.zeros(1 << 18)).batch(4)
+    asked = dataclasses.replace(plan(definition, workers=2), worker_bytes=own)
+    with definition.open(asked, budget_bytes=64 << 20) as running:
+        for _ in itertools.islice(running, 10):
+            time.sleep(0.02)
+        held = running.stats().most_held_bytes
+    assert 0 < held <= max((64 << 20) - own - (8 << 20), 32 << 20)
 
 
 @pytest.mark.parametrize("budget", [3 << 20, 64 << 20])

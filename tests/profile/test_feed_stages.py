@@ -13,7 +13,7 @@ from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.feeds import StageProfile
 
-BUDGET_BYTES = 64 << 20
+BUDGET_BYTES = 256 << 20
 
 
 def wait(number: int) -> int:
@@ -150,3 +150,8 @@ def test_a_filter_that_drops_whole_batches_is_read_until_some_come_through() -> 
     profiles = measure_stages(late, budget_bytes=BUDGET_BYTES)
     assert profile(profiles, "hash").service_seconds > 0
     assert profile(profiles, "batch").inputs == 10
+
+
+def test_processes_are_not_measured_where_they_would_take_the_budget_by_themselves():
+    profiles = measure_stages(feed(range(10_000)).map(hold_the_lock).batch(4), budget_bytes=32 << 20)
+    assert {each.worker for each in profiles} == {"thread"}

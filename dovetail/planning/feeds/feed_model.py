@@ -151,8 +151,11 @@ class FeedModel:
     def worker_bytes(self, kind: str) -> float:
         """The bytes of one more worker of a kind, and of the item that it is at work on."""
         stages = self.stages_of(kind)
-        own = max(self.profiles[stage].worker_bytes for stage in stages)
-        return own + self._mean(stages, [self.profiles[stage].most_bytes for stage in stages])
+        return self.own_bytes(kind) + self._mean(stages, [self.profiles[stage].most_bytes for stage in stages])
+
+    def own_bytes(self, kind: str) -> int:
+        """The bytes of one more worker of a kind by itself."""
+        return max(self.profiles[stage].worker_bytes for stage in self.stages_of(kind))
 
     def least_bytes(self, pools: Mapping[str, int]) -> float:
         """The bytes of so many workers of each kind with the least buffers."""

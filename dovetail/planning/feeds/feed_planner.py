@@ -54,6 +54,7 @@ def plan_feed(
         stages=_with_buffers(best, budget_bytes),
         items_per_second=best.rate,
         wall=best.wall,
+        worker_bytes=sum(count * best.model.own_bytes(kind) for kind, count in best.pools.items()),
         reasons=(*stage_reasons(best, measured, limits), wall_reason(best, measured, limits)),
     )
     return _with_remote(plan, best, limits, remote) if remote is not None and remote.cores else plan
