@@ -330,6 +330,11 @@ class WorkerEngine(Engine):
             if event.task in running.ended_tasks:
                 return
             running.ended_tasks.add(event.task)
+        if isinstance(event, TaskFailed) and event.cause == "memory" and running.is_building_apart:
+            # There may be enough for one at a time: who was lost is built again in an order of its own.
+            event = AttemptLost(
+                task=event.task, attempt=event.attempt, at_seconds=event.at_seconds, reason=event.reason, log=event.log
+            )
         if abs(event.at_seconds - self.now()) > SKEW_SECONDS:
             event = dataclasses.replace(event, at_seconds=self.now())
         self._pending.append(event)

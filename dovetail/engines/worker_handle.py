@@ -89,6 +89,11 @@ class RunningOrder:
         """Whether its workers know nothing of each other."""
         return bool(self.parts)
 
+    @property
+    def is_building_apart(self) -> bool:
+        """Whether its workers build at the same moment, each some of the tasks."""
+        return self.is_apart and self.order.purpose == "fingerprint"
+
     def worker_of(self, task: TaskId) -> WorkerHandle:
         """The worker that carries out a task of this order, or leads those that do."""
         has = (any(member.task.identity == task for member in part.members) for part in self.parts)

@@ -19,8 +19,9 @@ BEAT = {"doing": "step 1", "notice": False, "idle": 0.0}
 class Scripted(WorkerHandle):
     """A worker that says what a test has it say."""
 
-    def __init__(self, devices, clock):
-        self.devices, self.order, self.doing, self.heard_at = devices, "", "starting", clock()
+    def __init__(self, devices, lane, clock):
+        self.devices, self.lane = devices, lane
+        self.order, self.doing, self.heard_at = "", "starting", clock()
         self.killed, self.told = "", []
 
     def begin(self, order, message):
@@ -46,7 +47,8 @@ class Scripted(WorkerHandle):
 
 
 class ScriptedEngine(WorkerEngine):
-    """Each `wait` takes so many seconds, and hears these messages by device."""
+    """Each `wait` takes so many seconds, and hears these messages by device and lane. On the first several workers can
+    compute at once."""
 
     def __init__(self, *arguments, clock, **options):
         super().__init__(*arguments, **options)
@@ -57,14 +59,18 @@ class ScriptedEngine(WorkerEngine):
         return self.wait()
 
     def _start_worker(self, devices, lane=0):
-        return Scripted(devices, self.clock)
+        return Scripted(devices, lane, self.clock)
+
+    def _has_lanes(self, devices):
+        return devices == ("n0:0",)
 
     def _receive(self, seconds):
         self.clock.now += self.seconds
         for worker in list(self._workers.values()):
-            if worker.devices[0] in self.said and self._workers.get(worker.place) is worker:
+            name = "_".join([worker.devices[0], *([str(worker.lane)] if worker.lane else [])])
+            if name in self.said and self._workers.get(worker.place) is worker:
                 worker.heard_at = self.clock()
-                yield worker, self.said[worker.devices[0]]
+                yield worker, self.said[name]
 
     def _disconnect(self, worker):
         pass
@@ -235,3 +241,40 @@ def test_an_order_of_another_worker_is_not_spoken_for(engine):
     first, _ = begin(engine, "n0:0")
     begin(engine, "n0:1")
     assert engine.listen(d0=[BEAT], d1=[BEAT, {"vacated": first.name}, {"released": first.name}]) == []
+
+
+def build(engine, count, *, lanes, device="n0:0"):
+    """An order that builds so many tasks, shared with idle workers in so many lanes."""
+    for lane in range(1, lanes + 1):
+        engine._worker_for(((device,), lane))
+    tasks = [
+        Task(name=f"t{next(numbers)}", program=Program(reference="a.py:f"), stop=Stop(steps=9)) for _ in range(count)
+    ]
+    members = tuple(MemberOrder(task=task) for task in tasks)
+    order = Order(name=tasks[0].name, purpose="fingerprint", members=members, devices=(device,))
+    engine.start(order)
+    workers = [engine._workers[(device,), lane] for lane in range(lanes + 1)]
+    return order, [task.identity for task in tasks], workers
+
+
+def built(task, kind, **data):
+    return {"event": {"kind": kind, "task": task, "attempt": 0, "at_seconds": 1000.0, "data": data}}
+
+
+def ends(events):
+    return [(event.kind, event.task) for event in events]
+
+
+MEMORY = {"cause": "memory", "reason": "it ran out of memory", "log": "a traceback"}
+
+
+def test_who_runs_out_of_memory_while_others_build_is_built_again_and_who_does_so_alone_has_failed(engine):
+    order, (one, other), _ = build(engine, 2, lanes=1)
+    (lost,) = engine.listen(w0=[built(one, "failed", **MEMORY)])
+    assert (lost.kind, lost.task, lost.reason, lost.log) == ("lost", one, MEMORY["reason"], MEMORY["log"])
+    failing = built(other, "failed", cause="program", reason="it raised")
+    assert kinds(engine.listen(w0_1=[failing])) == ["failed"], "that is no matter of who else builds"
+    released = {"released": order.name, "seconds": {}}
+    assert kinds(engine.listen(w0=[released], w0_1=[released])) == ["released"]
+    _, (alone,), _ = build(engine, 1, lanes=1)
+    assert ends(engine.listen(w0=[built(alone, "failed", **MEMORY)])) == [("failed", alone)]
