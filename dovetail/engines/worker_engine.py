@@ -204,8 +204,7 @@ class WorkerEngine(Engine):
                 worker.kill(f"no heartbeat for {silent:.0f} s, the limit is {self._silence_seconds:.0f} s")
                 self._handle_lost(worker)
         for running in list(self._running.values()):
-            ranks = [] if running.is_apart else running.workers
-            idle = min(worker.idle_seconds for worker in ranks) if len(ranks) > 1 else 0.0
+            idle = min(worker.idle_seconds for worker in running.workers) if running.is_ranked else 0.0
             if idle >= STALL_SECONDS:
                 stalled = next((w for w in running.workers if not w.doing.startswith("waiting")), running.workers[0])
                 stalled.kill(f"it stalled: no rank has computed anything for {idle:.0f} s, and the others wait")
@@ -321,7 +320,7 @@ class WorkerEngine(Engine):
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
         """Take up an event of an order. Of several ranks that report a task's end, the first counts."""
-        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and not running.is_apart:
+        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and running.is_ranked:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if isinstance(event, AttemptLost) and event.of_others:
             running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
@@ -368,7 +367,7 @@ class WorkerEngine(Engine):
         running.released.append(worker)
         if worker in self._given_notice and not self._is_busy(worker):
             self._stop_worker(worker)
-        if not running.is_apart:
+        if running.is_ranked:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if len(running.released) == len(running.workers):
             self._end_order(running, reason=self._lost_link(running) if running.hearsay else "")
@@ -397,7 +396,7 @@ class WorkerEngine(Engine):
         if running.is_apart:
             self._lose_part(running, worker, reason)
             return
-        if len(running.workers) > 1:
+        if running.is_ranked:
             reason = f"{running.name(worker)} is lost: {reason}. When last heard of it was at: {worker.doing}"
         self._end_order(running, reason=reason, ending=worker.ending(), log=worker.log_tail())
 

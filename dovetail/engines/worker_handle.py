@@ -90,6 +90,11 @@ class RunningOrder:
         return bool(self.parts)
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether its workers wait for each other."""
+        return len(self.workers) > 1 and not self.is_apart
+
+    @property
     def is_building_apart(self) -> bool:
         """Whether its workers build at the same moment, each some of the tasks."""
         return self.is_apart and self.order.purpose == "fingerprint"

@@ -278,3 +278,13 @@ def test_who_runs_out_of_memory_while_others_build_is_built_again_and_who_does_s
     assert kinds(engine.listen(w0=[released], w0_1=[released])) == ["released"]
     _, (alone,), _ = build(engine, 1, lanes=1)
     assert ends(engine.listen(w0=[built(alone, "failed", **MEMORY)])) == [("failed", alone)]
+
+
+def test_after_one_task_has_failed_who_builds_the_others_takes_as_long_as_that_takes(engine):
+    _, (bad, good), (worker,) = build(engine, 2, lanes=0)
+    failing = built(bad, "failed", cause="program", reason="it raised")
+    assert ends(engine.listen(w0=[failing])) == [("failed", bad)]
+    for _ in range(100):
+        assert engine.listen(w0=[BEAT]) == []
+    assert not worker.killed
+    assert good in engine._running[worker.order].tasks
