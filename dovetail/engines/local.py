@@ -15,7 +15,7 @@ from dovetail.engines.mps import Mps
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.spares import Spares
 from dovetail.engines.worker_engine import WorkerEngine
-from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.engines.worker_handle import RunningOrder, WorkerHandle
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.beside import MOST_LANES
 from dovetail.store import make_scratch
@@ -23,6 +23,9 @@ from dovetail.vocabulary import Cluster
 
 # To start workers again takes a part of what an order longer than this takes, no more.
 LONG_SECONDS = 60.0
+# A worker in a lane that keeps more than this of what it built is in the way of trials: imports and a context on
+# an accelerator take less, and so large a task takes longer to build than another worker to start.
+KEPT_BYTES = 2 << 30
 
 
 class LocalEngine(WorkerEngine):
@@ -106,6 +109,13 @@ class LocalEngine(WorkerEngine):
         to have all of its memory."""
         for worker in list(self._workers.values()):
             if worker.lane and not worker.order and set(worker.devices) & set(devices):
+                self._stop_worker(worker)
+
+    def _release_worker(self, running: RunningOrder, worker: WorkerHandle) -> None:
+        super()._release_worker(running, worker)
+        if worker.lane and running.order.purpose == "fingerprint" and self._workers.get(worker.place) is worker:
+            assert isinstance(worker, WorkerProcess)
+            if max(worker.held_bytes, worker.private_bytes()) > KEPT_BYTES:
                 self._stop_worker(worker)
 
     def _handle_said(self, worker: WorkerHandle, messages: list[dict[str, Any]]) -> None:

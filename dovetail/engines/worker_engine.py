@@ -314,7 +314,7 @@ class WorkerEngine(Engine):
                 if "busy" in message:  # those who share a device each tell of all of it
                     part = share if running.is_apart else 1.0
                     running.busy_seconds = (running.busy_seconds or 0.0) + part * message["busy"]
-                held = message.get("held", 0)
+                held = worker.held_bytes = message.get("held", 0)
                 running.held_bytes = running.held_bytes + held if running.is_apart else max(running.held_bytes, held)
                 self._release_worker(running, worker)
 

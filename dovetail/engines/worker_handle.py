@@ -23,6 +23,7 @@ class WorkerHandle(abc.ABC):
     doing: str  # what it was at when last heard of
     heard_at: float  # when that was, by the monotonic clock
     idle_seconds: float = 0.0  # for how long, as it says, it had neither begun anything nor computed within a step
+    held_bytes: int = 0  # the most that its last order held on its device
 
     @property
     def place(self) -> "Place":
