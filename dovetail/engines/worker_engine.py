@@ -329,6 +329,8 @@ class WorkerEngine(Engine):
             if event.task in running.ended_tasks:
                 return
             running.ended_tasks.add(event.task)
+            if isinstance(event, AttemptLost):
+                running.lost_tasks.add(event.task)
         if isinstance(event, TaskFailed) and event.cause == "memory" and running.is_building_apart:
             # There may be enough for one at a time: who was lost is built again in an order of its own.
             event = AttemptLost(
@@ -412,10 +414,14 @@ class WorkerEngine(Engine):
         self, running: RunningOrder, members: Iterable[MemberOrder], *, reason: str, ending: str = "", log: str = ""
     ) -> None:
         """Report those of these members that have not ended as lost."""
+        members = list(members)
+        ended = [member.task.identity for member in members if member.task.identity in running.ended_tasks]
         left = [member for member in members if member.task.identity not in running.ended_tasks]
         running.ended_tasks |= {member.task.identity for member in left}
         if running.order.purpose == "fingerprint":
-            left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
+            # Tasks are built in order: the first one left was under way, the others never began; and nor did that one
+            # where the worker ended over the task before it, as it has said.
+            left = left[:1] if not running.lost_tasks & set(ended[-1:]) else []
         self._pending += [
             AttemptLost(
                 task=member.task.identity,

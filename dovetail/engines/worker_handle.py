@@ -73,6 +73,7 @@ class RunningOrder:
     workers: list[WorkerHandle]
     parts: Sequence[Order] = ()
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
+    lost_tasks: set[str] = dataclasses.field(default_factory=set)  # of those that have ended, those reported as lost
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     busy_seconds: float | None = None  # for how long its devices computed, as far as is known

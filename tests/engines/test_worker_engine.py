@@ -288,3 +288,16 @@ def test_after_one_task_has_failed_who_builds_the_others_takes_as_long_as_that_t
         assert engine.listen(w0=[BEAT]) == []
     assert not worker.killed
     assert good in engine._running[worker.order].tasks
+
+
+def test_where_a_worker_says_over_which_task_it_ends_the_next_one_is_not_to_blame(engine):
+    _, tasks, _ = build(engine, 6, lanes=1)
+    told = built(tasks[3], "lost", reason="a fault on the device, which ends all processes that share it")
+    assert ends(engine.listen(w0_1=[told])) == [("lost", tasks[3])]
+    assert engine.listen(w0_1=None) == []
+
+
+def test_who_ran_out_of_memory_goes_on_with_the_next_one_which_may_end_its_worker(engine):
+    _, tasks, _ = build(engine, 6, lanes=1)
+    assert ends(engine.listen(w0_1=[built(tasks[3], "failed", **MEMORY)])) == [("lost", tasks[3])]
+    assert ends(engine.listen(w0_1=None)) == [("lost", tasks[4])]
