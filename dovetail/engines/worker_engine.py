@@ -184,7 +184,8 @@ class WorkerEngine(Engine):
                 worker.send({"do": "stop", "name": name, "reason": reason})
             return
         for worker in running.workers if not running.is_vacated else ():  # it ends by itself, and others run there
-            worker.kill(reason)
+            if worker not in running.released:
+                worker.kill(reason)
 
     def fetch(self, devices: tuple[str, ...], directory: str) -> None:
         """Ask the worker of these devices, if there is one."""

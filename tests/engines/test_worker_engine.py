@@ -301,3 +301,10 @@ def test_who_ran_out_of_memory_goes_on_with_the_next_one_which_may_end_its_worke
     _, tasks, _ = build(engine, 6, lanes=1)
     assert ends(engine.listen(w0_1=[built(tasks[3], "failed", **MEMORY)])) == [("lost", tasks[3])]
     assert ends(engine.listen(w0_1=None)) == [("lost", tasks[4])]
+
+
+def test_who_has_released_its_share_is_not_killed_with_those_that_have_not(engine):
+    order, _, (first, lane) = build(engine, 2, lanes=1)
+    engine.listen(w0_1=[{"released": order.name, "seconds": {}}])
+    engine.stop(order.name, reason="at once", save=False)
+    assert (first.killed, lane.killed) == ("at once", "")
