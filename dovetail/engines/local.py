@@ -45,7 +45,7 @@ class LocalEngine(WorkerEngine):
         self._spares = spares if spares is not None and spares.lasting else None
         self._starts = spares
         for worker in spares.take(cluster) if spares is not None else ():
-            worker.configure(self._log(worker.devices))
+            worker.configure(self._log(worker.devices, worker.lane))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.place] = worker
         self._mps = spares.take_mps() if spares is not None else None

@@ -199,6 +199,7 @@ def test_where_several_can_compute_on_one_device_some_more_wait_for_that(tmp_pat
         assert list(numbers) == [0, 1, 2]
         with contextlib.closing(LocalEngine(enough, home=tmp_path, spares=spares)) as engine:
             assert not spares.workers
+            assert len({worker.log for worker in engine._workers.values()}) == len(numbers), "each has its own"
             ground = Ground(engine=engine, cluster=enough, reference=write_program(tmp_path), home=tmp_path)
             tasks = [ground.task() for _ in range(3)]
             order = dataclasses.replace(ground.order(*map(ground.member, tasks)), technique="beside")
