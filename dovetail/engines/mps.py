@@ -36,6 +36,7 @@ class Mps:
         self.environment: Mapping[str, str] = FrozenDict()
         self._folder: PrivateFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = time.monotonic()
 
     @staticmethod
     def start() -> "Mps | None":
@@ -59,8 +60,8 @@ class Mps:
         return found
 
     def answers(self) -> bool:
-        """Whether it answers, after waiting for it if it is ours; one that does not is ended."""
-        until = time.monotonic() + (_START_SECONDS if self._process is not None else 0.0)
+        """Whether it answers, after waiting for it if it is ours and just begun; one that does not is ended."""
+        until = self._began + (_START_SECONDS if self._process is not None else 0.0)
         while self.is_alive:
             if self._obeys("get_server_list"):
                 return True

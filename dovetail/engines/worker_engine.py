@@ -87,6 +87,7 @@ class WorkerEngine(Engine):
         self._pending: list[Event] = []
         self._given: list[Event] = []
         self._listened_at = time.monotonic()
+        self._may_build_in_lanes = True
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @abc.abstractmethod
@@ -170,6 +171,8 @@ class WorkerEngine(Engine):
 
     def _idle_lanes(self, devices: tuple[str, ...]) -> list[Place]:
         """The places in lanes of these devices whose workers are there and have nothing to do."""
+        if not self._may_build_in_lanes:
+            return []
         there = [place for place, worker in self._workers.items() if worker.lane and not self._is_busy(worker)]
         return sorted(place for place in there if place[0] == devices)
 
@@ -406,6 +409,8 @@ class WorkerEngine(Engine):
     def _lose_part(self, running: RunningOrder, worker: WorkerHandle, reason: str) -> None:
         """One of several workers that are apart is gone, and what it had lost; the others go on."""
         part = running.parts[running.workers.index(worker)]
+        # What ended it may end the next ones as well, and to build in one worker is only slower.
+        self._may_build_in_lanes &= not (running.is_building_apart and worker.lane)
         self._lose_members(running, part.members, reason=reason, ending=worker.ending(), log=worker.log_tail())
         running.released.append(worker)
         if len(running.released) == len(running.workers):

@@ -308,3 +308,12 @@ def test_who_has_released_its_share_is_not_killed_with_those_that_have_not(engin
     engine.listen(w0_1=[{"released": order.name, "seconds": {}}])
     engine.stop(order.name, reason="at once", save=False)
     assert (first.killed, lane.killed) == ("at once", "")
+
+
+def test_after_a_lane_was_lost_while_it_built_no_lane_builds(engine):
+    order, _, (first, *_) = build(engine, 3, lanes=2)
+    assert kinds(engine.listen(w0_1=None)) == ["lost"]
+    released = {"released": order.name, "seconds": {}}
+    assert kinds(engine.listen(w0=[released], w0_2=[released]))[-1] == "released"
+    order, *_ = build(engine, 3, lanes=2)
+    assert engine._running[order.name].workers == [first]
