@@ -62,7 +62,8 @@ class LocalEngine(WorkerEngine):
             self._stop_lanes(order.devices)
         super().start(order)
         if order.purpose == "fingerprint" and self._has_lanes(order.devices):
-            self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
+            with contextlib.suppress(OSError):  # the order that wants them says so if they cannot be started
+                self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
 
     def close(self) -> None:
         """Give the idle workers back or stop them, and kill the busy ones."""
