@@ -145,7 +145,7 @@ class WorkerEngine(Engine):
             worker.idle_seconds = 0.0
             worker.begin(order.name, message)
         if noticed := next((worker for worker in workers if worker in self._given_notice), None):
-            self._stop_noticed(order, noticed)  # it still saves what it had before
+            self._stop_noticed(running, noticed)  # it still saves what it had before
 
     def _parts(self, order: Order) -> list[tuple[Place, Order]]:
         """Which worker carries out what of an order: all the same, or where members can be apart each has its own. What
@@ -354,11 +354,15 @@ class WorkerEngine(Engine):
         if not self._is_busy(worker):
             self._stop_worker(worker)
         elif running is not None:
-            self._stop_noticed(running.order, worker)
+            self._stop_noticed(running, worker)
 
-    def _stop_noticed(self, order: Order, worker: WorkerHandle) -> None:
+    def _stop_noticed(self, running: RunningOrder, worker: WorkerHandle) -> None:
+        """End the order of a worker that was given notice; where others build what they have of it, its part alone."""
         reason = f"the worker on {', '.join(worker.devices)} was given notice"
-        self.stop(order.name, reason=reason, save=order.purpose == "train")
+        if running.is_building_apart:
+            worker.kill(reason)
+        else:
+            self.stop(running.order.name, reason=reason, save=running.order.purpose == "train")
 
     def _stop_worker(self, worker: WorkerHandle) -> None:
         """Ask a worker that has nothing to do to exit; `wait` and `close` see that it does."""

@@ -317,3 +317,10 @@ def test_after_a_lane_was_lost_while_it_built_no_lane_builds(engine):
     assert kinds(engine.listen(w0=[released], w0_2=[released]))[-1] == "released"
     order, *_ = build(engine, 3, lanes=2)
     assert engine._running[order.name].workers == [first]
+
+
+def test_the_notice_of_one_worker_ends_what_it_builds_and_nothing_that_others_build(engine):
+    order, _, (first, lane, other) = build(engine, 3, lanes=2)
+    engine.listen(w0_1=[{"notice": True}])
+    assert (first.killed, lane.killed, other.killed) == ("", "the worker on n0:0 was given notice", "")
+    assert order.name in engine._running
