@@ -48,6 +48,9 @@ class LocalEngine(WorkerEngine):
             worker.configure(self._log(worker.devices, worker.lane))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.place] = worker
+            # They were started before somebody said that this cluster has none.
+            if worker.lane and not self._may_have_lanes(worker.devices):
+                self._stop_worker(worker)
         self._mps = spares.take_mps() if spares is not None else None
         self._has_asked_mps = False
 
@@ -88,7 +91,7 @@ class LocalEngine(WorkerEngine):
 
     def _has_lanes(self, devices: tuple[str, ...]) -> bool:
         """Asks for the service when it is first wanted, and no more once there was none."""
-        if not self._cluster.kind(self._cluster.device(devices[0]).kind).mps:
+        if not self._may_have_lanes(devices):
             return False
         if not self._has_asked_mps:
             self._has_asked_mps, mps = True, self._mps or Mps.begin()
@@ -96,6 +99,9 @@ class LocalEngine(WorkerEngine):
             if self._mps is None:
                 self._stop_lanes(devices)
         return self._mps is not None and self._mps.is_alive
+
+    def _may_have_lanes(self, devices: tuple[str, ...]) -> bool:
+        return self._cluster.kind(self._cluster.device(devices[0]).kind).mps
 
     def _prepare_lanes(self, devices: tuple[str, ...], count: int) -> None:
         """Start workers that will probably be wanted, and have them import what those that build the tasks do."""
