@@ -15,7 +15,7 @@ from dovetail.engines.mps import Mps
 from dovetail.engines.processes import WorkerProcess
 from dovetail.engines.spares import Spares
 from dovetail.engines.worker_engine import WorkerEngine
-from dovetail.engines.worker_handle import WorkerHandle
+from dovetail.engines.worker_handle import RunningOrder, WorkerHandle
 from dovetail.planning.techniques import spec_of
 from dovetail.planning.techniques.beside import MOST_LANES
 from dovetail.store import make_scratch
@@ -23,6 +23,9 @@ from dovetail.vocabulary import Cluster
 
 # To start workers again takes a part of what an order longer than this takes, no more.
 LONG_SECONDS = 60.0
+# A worker in a lane that keeps more than this of what it built is in the way of trials: imports and a context on
+# an accelerator take less, and so large a task takes longer to build than another worker to start.
+KEPT_BYTES = 2 << 30
 
 
 class LocalEngine(WorkerEngine):
@@ -42,9 +45,12 @@ class LocalEngine(WorkerEngine):
         self._spares = spares if spares is not None and spares.lasting else None
         self._starts = spares
         for worker in spares.take(cluster) if spares is not None else ():
-            worker.configure(self._log(worker.devices))
+            worker.configure(self._log(worker.devices, worker.lane))
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             self._workers[worker.place] = worker
+            # They were started before somebody said that this cluster has none.
+            if worker.lane and not self._may_have_lanes(worker.devices):
+                self._stop_worker(worker)
         self._mps = spares.take_mps() if spares is not None else None
         self._has_asked_mps = False
 
@@ -59,7 +65,8 @@ class LocalEngine(WorkerEngine):
             self._stop_lanes(order.devices)
         super().start(order)
         if order.purpose == "fingerprint" and self._has_lanes(order.devices):
-            self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
+            with contextlib.suppress(OSError):  # the order that wants them says so if they cannot be started
+                self._prepare_lanes(order.devices, min(len(order.members), MOST_LANES))
 
     def close(self) -> None:
         """Give the idle workers back or stop them, and kill the busy ones."""
@@ -84,7 +91,7 @@ class LocalEngine(WorkerEngine):
 
     def _has_lanes(self, devices: tuple[str, ...]) -> bool:
         """Asks for the service when it is first wanted, and no more once there was none."""
-        if not self._cluster.kind(self._cluster.device(devices[0]).kind).mps:
+        if not self._may_have_lanes(devices):
             return False
         if not self._has_asked_mps:
             self._has_asked_mps, mps = True, self._mps or Mps.begin()
@@ -92,6 +99,9 @@ class LocalEngine(WorkerEngine):
             if self._mps is None:
                 self._stop_lanes(devices)
         return self._mps is not None and self._mps.is_alive
+
+    def _may_have_lanes(self, devices: tuple[str, ...]) -> bool:
+        return self._cluster.kind(self._cluster.device(devices[0]).kind).mps
 
     def _prepare_lanes(self, devices: tuple[str, ...], count: int) -> None:
         """Start workers that will probably be wanted, and have them import what those that build the tasks do."""
@@ -106,6 +116,13 @@ class LocalEngine(WorkerEngine):
         to have all of its memory."""
         for worker in list(self._workers.values()):
             if worker.lane and not worker.order and set(worker.devices) & set(devices):
+                self._stop_worker(worker)
+
+    def _release_worker(self, running: RunningOrder, worker: WorkerHandle) -> None:
+        super()._release_worker(running, worker)
+        if worker.lane and running.order.purpose == "fingerprint" and self._workers.get(worker.place) is worker:
+            assert isinstance(worker, WorkerProcess)
+            if max(worker.held_bytes, worker.private_bytes()) > KEPT_BYTES:
                 self._stop_worker(worker)
 
     def _handle_said(self, worker: WorkerHandle, messages: list[dict[str, Any]]) -> None:

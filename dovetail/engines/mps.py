@@ -36,6 +36,7 @@ class Mps:
         self.environment: Mapping[str, str] = FrozenDict()
         self._folder: PrivateFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = time.monotonic()
 
     @staticmethod
     def start() -> "Mps | None":
@@ -59,10 +60,10 @@ class Mps:
         return found
 
     def answers(self) -> bool:
-        """Whether it answers, after waiting for it if it is ours; one that does not is ended."""
-        until = time.monotonic() + (_START_SECONDS if self._process is not None else 0.0)
+        """Whether it answers, after waiting for it if it is ours and just begun; one that does not is ended."""
+        until = self._began + (_START_SECONDS if self._process is not None else 0.0)
         while self.is_alive:
-            if _answers({**os.environ, **self.environment}):
+            if self._obeys("get_server_list"):
                 return True
             if time.monotonic() > until:
                 break
@@ -78,8 +79,8 @@ class Mps:
     def close(self) -> None:
         """End the service, if it is ours. May be called twice."""
         if self._process is not None:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                _ask("quit -t 1", {**os.environ, **self.environment})
+            if not self._obeys("quit -t 1"):
+                self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -107,21 +108,18 @@ class Mps:
             preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )
 
-
-def _answers(environment: Mapping[str, str]) -> bool:
-    try:
-        return _ask("get_server_list", environment).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return False
-
-
-def _ask(question: str, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [_CONTROL],
-        input=question.encode(),
-        env=dict(environment),
-        timeout=_END_SECONDS,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
+    def _obeys(self, command: str) -> bool:
+        """Whether the daemon took a command; one that has only just begun takes none."""
+        try:
+            said = subprocess.run(
+                [_CONTROL],
+                input=command.encode(),
+                env={**os.environ, **self.environment},
+                timeout=_END_SECONDS,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return said.returncode == 0

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dovetail.describe.installed import is_dovetail, is_installed
 from dovetail.engines.base import order_log
 from dovetail.engines.fork_server import PRELOADED, ForkServer
@@ -152,6 +154,13 @@ class WorkerProcess(WorkerHandle):
         """Kill its process group, so that nothing its programs started keeps memory or a device."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def private_bytes(self) -> int:
+        """What it holds of the host's memory for itself; libraries that others have mapped as well are not counted."""
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self.process.pid).memory_info()
+            return int(found.rss - found.shared)
+        return 0
 
     def reason(self) -> str:
         """How the worker ended, as a sentence for people."""

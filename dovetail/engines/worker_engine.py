@@ -87,6 +87,7 @@ class WorkerEngine(Engine):
         self._pending: list[Event] = []
         self._given: list[Event] = []
         self._listened_at = time.monotonic()
+        self._may_build_in_lanes = True
         (self._home / "logs").mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @abc.abstractmethod
@@ -144,7 +145,7 @@ class WorkerEngine(Engine):
             worker.idle_seconds = 0.0
             worker.begin(order.name, message)
         if noticed := next((worker for worker in workers if worker in self._given_notice), None):
-            self._stop_noticed(order, noticed)  # it still saves what it had before
+            self._stop_noticed(running, noticed)  # it still saves what it had before
 
     def _parts(self, order: Order) -> list[tuple[Place, Order]]:
         """Which worker carries out what of an order: all the same, or where members can be apart each has its own. What
@@ -170,6 +171,8 @@ class WorkerEngine(Engine):
 
     def _idle_lanes(self, devices: tuple[str, ...]) -> list[Place]:
         """The places in lanes of these devices whose workers are there and have nothing to do."""
+        if not self._may_build_in_lanes:
+            return []
         there = [place for place, worker in self._workers.items() if worker.lane and not self._is_busy(worker)]
         return sorted(place for place in there if place[0] == devices)
 
@@ -184,7 +187,8 @@ class WorkerEngine(Engine):
                 worker.send({"do": "stop", "name": name, "reason": reason})
             return
         for worker in running.workers if not running.is_vacated else ():  # it ends by itself, and others run there
-            worker.kill(reason)
+            if worker not in running.released:
+                worker.kill(reason)
 
     def fetch(self, devices: tuple[str, ...], directory: str) -> None:
         """Ask the worker of these devices, if there is one."""
@@ -204,8 +208,7 @@ class WorkerEngine(Engine):
                 worker.kill(f"no heartbeat for {silent:.0f} s, the limit is {self._silence_seconds:.0f} s")
                 self._handle_lost(worker)
         for running in list(self._running.values()):
-            ranks = [] if running.is_apart else running.workers
-            idle = min(worker.idle_seconds for worker in ranks) if len(ranks) > 1 else 0.0
+            idle = min(worker.idle_seconds for worker in running.workers) if running.is_ranked else 0.0
             if idle >= STALL_SECONDS:
                 stalled = next((w for w in running.workers if not w.doing.startswith("waiting")), running.workers[0])
                 stalled.kill(f"it stalled: no rank has computed anything for {idle:.0f} s, and the others wait")
@@ -315,13 +318,13 @@ class WorkerEngine(Engine):
                 if "busy" in message:  # those who share a device each tell of all of it
                     part = share if running.is_apart else 1.0
                     running.busy_seconds = (running.busy_seconds or 0.0) + part * message["busy"]
-                held = message.get("held", 0)
+                held = worker.held_bytes = message.get("held", 0)
                 running.held_bytes = running.held_bytes + held if running.is_apart else max(running.held_bytes, held)
                 self._release_worker(running, worker)
 
     def _record(self, running: RunningOrder, worker: WorkerHandle, event: Event) -> None:
         """Take up an event of an order. Of several ranks that report a task's end, the first counts."""
-        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and not running.is_apart:
+        if isinstance(event, TaskFailed | OptionRejected | AttemptLost) and running.is_ranked:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if isinstance(event, AttemptLost) and event.of_others:
             running.hearsay = running.hearsay or f"{running.name(worker)}: {event.reason}"
@@ -330,6 +333,13 @@ class WorkerEngine(Engine):
             if event.task in running.ended_tasks:
                 return
             running.ended_tasks.add(event.task)
+            if isinstance(event, AttemptLost):
+                running.lost_tasks.add(event.task)
+        if isinstance(event, TaskFailed) and event.cause == "memory" and running.is_building_apart:
+            # There may be enough for one at a time: who was lost is built again in an order of its own.
+            event = AttemptLost(
+                task=event.task, attempt=event.attempt, at_seconds=event.at_seconds, reason=event.reason, log=event.log
+            )
         if abs(event.at_seconds - self.now()) > SKEW_SECONDS:
             event = dataclasses.replace(event, at_seconds=self.now())
         self._pending.append(event)
@@ -344,11 +354,15 @@ class WorkerEngine(Engine):
         if not self._is_busy(worker):
             self._stop_worker(worker)
         elif running is not None:
-            self._stop_noticed(running.order, worker)
+            self._stop_noticed(running, worker)
 
-    def _stop_noticed(self, order: Order, worker: WorkerHandle) -> None:
+    def _stop_noticed(self, running: RunningOrder, worker: WorkerHandle) -> None:
+        """End the order of a worker that was given notice; where others build what they have of it, its part alone."""
         reason = f"the worker on {', '.join(worker.devices)} was given notice"
-        self.stop(order.name, reason=reason, save=order.purpose == "train")
+        if running.is_building_apart:
+            worker.kill(reason)
+        else:
+            self.stop(running.order.name, reason=reason, save=running.order.purpose == "train")
 
     def _stop_worker(self, worker: WorkerHandle) -> None:
         """Ask a worker that has nothing to do to exit; `wait` and `close` see that it does."""
@@ -363,7 +377,7 @@ class WorkerEngine(Engine):
         running.released.append(worker)
         if worker in self._given_notice and not self._is_busy(worker):
             self._stop_worker(worker)
-        if not running.is_apart:
+        if running.is_ranked:
             running.deadline = min(running.deadline, time.monotonic() + RELEASE_SECONDS)
         if len(running.released) == len(running.workers):
             self._end_order(running, reason=self._lost_link(running) if running.hearsay else "")
@@ -392,13 +406,15 @@ class WorkerEngine(Engine):
         if running.is_apart:
             self._lose_part(running, worker, reason)
             return
-        if len(running.workers) > 1:
+        if running.is_ranked:
             reason = f"{running.name(worker)} is lost: {reason}. When last heard of it was at: {worker.doing}"
         self._end_order(running, reason=reason, ending=worker.ending(), log=worker.log_tail())
 
     def _lose_part(self, running: RunningOrder, worker: WorkerHandle, reason: str) -> None:
         """One of several workers that are apart is gone, and what it had lost; the others go on."""
         part = running.parts[running.workers.index(worker)]
+        # What ended it may end the next ones as well, and to build in one worker is only slower.
+        self._may_build_in_lanes &= not (running.is_building_apart and worker.lane)
         self._lose_members(running, part.members, reason=reason, ending=worker.ending(), log=worker.log_tail())
         running.released.append(worker)
         if len(running.released) == len(running.workers):
@@ -408,10 +424,14 @@ class WorkerEngine(Engine):
         self, running: RunningOrder, members: Iterable[MemberOrder], *, reason: str, ending: str = "", log: str = ""
     ) -> None:
         """Report those of these members that have not ended as lost."""
+        members = list(members)
+        ended = [member.task.identity for member in members if member.task.identity in running.ended_tasks]
         left = [member for member in members if member.task.identity not in running.ended_tasks]
         running.ended_tasks |= {member.task.identity for member in left}
         if running.order.purpose == "fingerprint":
-            left = left[:1]  # tasks are built in order: the first one left was under way, the others never began
+            # Tasks are built in order: the first one left was under way, the others never began; and nor did that one
+            # where the worker ended over the task before it, as it has said.
+            left = left[:1] if not running.lost_tasks & set(ended[-1:]) else []
         self._pending += [
             AttemptLost(
                 task=member.task.identity,

@@ -23,6 +23,7 @@ class WorkerHandle(abc.ABC):
     doing: str  # what it was at when last heard of
     heard_at: float  # when that was, by the monotonic clock
     idle_seconds: float = 0.0  # for how long, as it says, it had neither begun anything nor computed within a step
+    held_bytes: int = 0  # the most that its last order held on its device
 
     @property
     def place(self) -> "Place":
@@ -72,6 +73,7 @@ class RunningOrder:
     workers: list[WorkerHandle]
     parts: Sequence[Order] = ()
     ended_tasks: set[str] = dataclasses.field(default_factory=set)
+    lost_tasks: set[str] = dataclasses.field(default_factory=set)  # of those that have ended, those reported as lost
     released: list[WorkerHandle] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # what the first rank spent on what
     busy_seconds: float | None = None  # for how long its devices computed, as far as is known
@@ -88,6 +90,16 @@ class RunningOrder:
     def is_apart(self) -> bool:
         """Whether its workers know nothing of each other."""
         return bool(self.parts)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether its workers wait for each other."""
+        return len(self.workers) > 1 and not self.is_apart
+
+    @property
+    def is_building_apart(self) -> bool:
+        """Whether its workers build at the same moment, each some of the tasks."""
+        return self.is_apart and self.order.purpose == "fingerprint"
 
     def worker_of(self, task: TaskId) -> WorkerHandle:
         """The worker that carries out a task of this order, or leads those that do."""

@@ -187,15 +187,20 @@ def _functions(cls: type) -> list[types.FunctionType]:
 
 def _source(thing: Any) -> str:
     # To find a class of transformers in its file takes 0.1 s.
-    told = _installed_file(_file(sys.modules.get(thing.__module__))) if is_installed(thing) else ""
-    return told or _read_source(thing)
+    if isinstance(thing, type):
+        return _installed_file(_file(sys.modules.get(thing.__module__))) or _read_source(thing)
+    code = thing.__code__
+    if not (told := _installed_file(code.co_filename)):
+        return _read_source(thing)
+    # Functions of one name, and on one line lambdas, may lie in the same file.
+    return repr([told, code.co_firstlineno, _bytecode(code) if thing.__name__ == "<lambda>" else ""])
 
 
 @functools.cache
 def _installed_file(path: str) -> str:
-    """What tells a file from an edited one; empty where there is none."""
+    """What tells an installed file from an edited one; empty where there is none, or it is the user's own."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if installed.is_installed(path) else ""
     except OSError:
         return ""
 

@@ -57,6 +57,15 @@ def parental():
     return _training(_square, evaluate=lambda model: {"child": child.pid})
 
 
+HOARD = []
+
+
+def hoarding(size):
+    """Keeps so many bytes for good."""
+    HOARD.append(torch.ones(size, dtype=torch.uint8))
+    return _training(_square)
+
+
 def unruly():
     """Leaves the process as no program should."""
     torch.set_default_dtype(torch.float64)

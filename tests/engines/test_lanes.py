@@ -138,6 +138,42 @@ def test_workers_are_prepared_while_tasks_are_built_for_the_first_time(tmp_path)
         engine.close()
 
 
+def test_where_no_worker_can_be_started_an_order_that_builds_ends_all_the_same(tmp_path, monkeypatch):
+    engine = LanedEngine(CLUSTER, home=tmp_path)
+    ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
+
+    def refuse(devices, lane=0):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(engine, "_start_worker", refuse)
+    try:
+        order = ground.order(*(ground.member(ground.task()) for _ in range(2)), purpose="fingerprint")
+        engine.start(order)
+        assert [event.kind for event in drain(engine, order)] == ["lost", "released"]
+    finally:
+        engine.close()
+
+
+def test_who_keeps_much_of_what_it_built_is_stopped_for_what_comes_next(tmp_path, monkeypatch):
+    engine = LanedEngine(CLUSTER, home=tmp_path)
+    ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)
+    try:
+        order = gang(ground, task_of(ground), task_of(ground))
+        engine.start(order)
+        check_ends(order, drain(engine, order))
+        most = max(worker.held_bytes for worker in engine._workers.values())
+        monkeypatch.setattr("dovetail.engines.local.KEPT_BYTES", most + (100 << 20))
+        before = lanes(engine)
+        large = dataclasses.replace(task_of(ground, "hoarding"), parameters={"size": 300 << 20})
+        order = ground.order(*map(ground.member, [task_of(ground), large, task_of(ground)]), purpose="fingerprint")
+        monkeypatch.setattr(engine, "_prepare_lanes", lambda devices, count: None)
+        engine.start(order)
+        assert [event.kind for event in drain(engine, order)][:-1] == ["fingerprinted"] * 3
+        assert lanes(engine) == {2: before[2]}
+    finally:
+        engine.close()
+
+
 def test_all_workers_that_are_there_build_tasks_and_a_program_that_ends_its_own_takes_nobody_along(tmp_path):
     engine = LanedEngine(CLUSTER, home=tmp_path)
     ground = Ground(engine=engine, cluster=CLUSTER, reference=write_program(tmp_path), home=tmp_path)

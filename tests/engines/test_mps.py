@@ -65,6 +65,27 @@ def test_where_it_does_not_answer_there_is_none(control, monkeypatch):
     assert Mps.start() is None
 
 
+def test_one_that_has_only_just_begun_ends_at_once(control):
+    control.write_text(control.read_text().replace("echo $$ > pid; ", ""))
+    service = Mps.begin()
+    assert service is not None
+    before = time.monotonic()
+    service.close()
+    assert time.monotonic() - before < mps._END_SECONDS / 2
+
+
+def test_one_that_had_the_time_to_answer_and_does_not_is_waited_for_no_more(control, monkeypatch):
+    control.write_text(control.read_text().replace("echo $$ > pid; ", ""))
+    service = Mps.begin()
+    assert service is not None
+    process = service._process
+    before = time.monotonic()
+    monkeypatch.setattr(service, "_began", before - mps._START_SECONDS)
+    assert not service.answers()
+    assert time.monotonic() - before < mps._START_SECONDS / 2
+    assert process.poll() is not None
+
+
 def test_a_users_own_is_used_and_left_alone(control, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert Mps.start() is None, "nobody answers there"

@@ -199,9 +199,22 @@ def test_where_several_can_compute_on_one_device_some_more_wait_for_that(tmp_pat
         assert list(numbers) == [0, 1, 2]
         with contextlib.closing(LocalEngine(enough, home=tmp_path, spares=spares)) as engine:
             assert not spares.workers
+            assert len({worker.log for worker in engine._workers.values()}) == len(numbers), "each has its own"
             ground = Ground(engine=engine, cluster=enough, reference=write_program(tmp_path), home=tmp_path)
             tasks = [ground.task() for _ in range(3)]
             order = dataclasses.replace(ground.order(*map(ground.member, tasks)), technique="beside")
             engine.start(order)
             assert {worker.lane: worker.process.pid for worker in engine._workers.values()}.items() >= numbers.items()
             check_ends(order, drain(engine, order))
+
+
+def test_those_in_lanes_end_where_an_engine_has_none(tmp_path, monkeypatch):
+    put_control(tmp_path, monkeypatch)
+    kinds = [Kind(name="cpu", processor="cpu", mps=mps) for mps in (True, False)]
+    lanes, none = (Cluster.uniform(kind, devices_per_node=1, cores=6) for kind in kinds)
+    with contextlib.closing(Spares(lanes)) as spares:
+        processes = [worker.process for worker in spares.workers if worker.lane]
+        assert len(processes) == 2
+        with contextlib.closing(LocalEngine(none, home=tmp_path, spares=spares)) as engine:
+            assert [worker.lane for worker in engine._workers.values()] == [0]
+            assert [process.wait(60) for process in processes] == [0, 0]

@@ -19,8 +19,9 @@ BEAT = {"doing": "step 1", "notice": False, "idle": 0.0}
 class Scripted(WorkerHandle):
     """A worker that says what a test has it say."""
 
-    def __init__(self, devices, clock):
-        self.devices, self.order, self.doing, self.heard_at = devices, "", "starting", clock()
+    def __init__(self, devices, lane, clock):
+        self.devices, self.lane = devices, lane
+        self.order, self.doing, self.heard_at = "", "starting", clock()
         self.killed, self.told = "", []
 
     def begin(self, order, message):
@@ -46,7 +47,8 @@ class Scripted(WorkerHandle):
 
 
 class ScriptedEngine(WorkerEngine):
-    """Each `wait` takes so many seconds, and hears these messages by device."""
+    """Each `wait` takes so many seconds, and hears these messages by device and lane. On the first several workers can
+    compute at once."""
 
     def __init__(self, *arguments, clock, **options):
         super().__init__(*arguments, **options)
@@ -57,14 +59,18 @@ class ScriptedEngine(WorkerEngine):
         return self.wait()
 
     def _start_worker(self, devices, lane=0):
-        return Scripted(devices, self.clock)
+        return Scripted(devices, lane, self.clock)
+
+    def _has_lanes(self, devices):
+        return devices == ("n0:0",)
 
     def _receive(self, seconds):
         self.clock.now += self.seconds
         for worker in list(self._workers.values()):
-            if worker.devices[0] in self.said and self._workers.get(worker.place) is worker:
+            name = "_".join([worker.devices[0], *([str(worker.lane)] if worker.lane else [])])
+            if name in self.said and self._workers.get(worker.place) is worker:
                 worker.heard_at = self.clock()
-                yield worker, self.said[worker.devices[0]]
+                yield worker, self.said[name]
 
     def _disconnect(self, worker):
         pass
@@ -235,3 +241,86 @@ def test_an_order_of_another_worker_is_not_spoken_for(engine):
     first, _ = begin(engine, "n0:0")
     begin(engine, "n0:1")
     assert engine.listen(d0=[BEAT], d1=[BEAT, {"vacated": first.name}, {"released": first.name}]) == []
+
+
+def build(engine, count, *, lanes, device="n0:0"):
+    """An order that builds so many tasks, shared with idle workers in so many lanes."""
+    for lane in range(1, lanes + 1):
+        engine._worker_for(((device,), lane))
+    tasks = [
+        Task(name=f"t{next(numbers)}", program=Program(reference="a.py:f"), stop=Stop(steps=9)) for _ in range(count)
+    ]
+    members = tuple(MemberOrder(task=task) for task in tasks)
+    order = Order(name=tasks[0].name, purpose="fingerprint", members=members, devices=(device,))
+    engine.start(order)
+    workers = [engine._workers[(device,), lane] for lane in range(lanes + 1)]
+    return order, [task.identity for task in tasks], workers
+
+
+def built(task, kind, **data):
+    return {"event": {"kind": kind, "task": task, "attempt": 0, "at_seconds": 1000.0, "data": data}}
+
+
+def ends(events):
+    return [(event.kind, event.task) for event in events]
+
+
+MEMORY = {"cause": "memory", "reason": "it ran out of memory", "log": "a traceback"}
+
+
+def test_who_runs_out_of_memory_while_others_build_is_built_again_and_who_does_so_alone_has_failed(engine):
+    order, (one, other), _ = build(engine, 2, lanes=1)
+    (lost,) = engine.listen(w0=[built(one, "failed", **MEMORY)])
+    assert (lost.kind, lost.task, lost.reason, lost.log) == ("lost", one, MEMORY["reason"], MEMORY["log"])
+    failing = built(other, "failed", cause="program", reason="it raised")
+    assert kinds(engine.listen(w0_1=[failing])) == ["failed"], "that is no matter of who else builds"
+    released = {"released": order.name, "seconds": {}}
+    assert kinds(engine.listen(w0=[released], w0_1=[released])) == ["released"]
+    _, (alone,), _ = build(engine, 1, lanes=1)
+    assert ends(engine.listen(w0=[built(alone, "failed", **MEMORY)])) == [("failed", alone)]
+
+
+def test_after_one_task_has_failed_who_builds_the_others_takes_as_long_as_that_takes(engine):
+    _, (bad, good), (worker,) = build(engine, 2, lanes=0)
+    failing = built(bad, "failed", cause="program", reason="it raised")
+    assert ends(engine.listen(w0=[failing])) == [("failed", bad)]
+    for _ in range(100):
+        assert engine.listen(w0=[BEAT]) == []
+    assert not worker.killed
+    assert good in engine._running[worker.order].tasks
+
+
+def test_where_a_worker_says_over_which_task_it_ends_the_next_one_is_not_to_blame(engine):
+    _, tasks, _ = build(engine, 6, lanes=1)
+    told = built(tasks[3], "lost", reason="a fault on the device, which ends all processes that share it")
+    assert ends(engine.listen(w0_1=[told])) == [("lost", tasks[3])]
+    assert engine.listen(w0_1=None) == []
+
+
+def test_who_ran_out_of_memory_goes_on_with_the_next_one_which_may_end_its_worker(engine):
+    _, tasks, _ = build(engine, 6, lanes=1)
+    assert ends(engine.listen(w0_1=[built(tasks[3], "failed", **MEMORY)])) == [("lost", tasks[3])]
+    assert ends(engine.listen(w0_1=None)) == [("lost", tasks[4])]
+
+
+def test_who_has_released_its_share_is_not_killed_with_those_that_have_not(engine):
+    order, _, (first, lane) = build(engine, 2, lanes=1)
+    engine.listen(w0_1=[{"released": order.name, "seconds": {}}])
+    engine.stop(order.name, reason="at once", save=False)
+    assert (first.killed, lane.killed) == ("at once", "")
+
+
+def test_after_a_lane_was_lost_while_it_built_no_lane_builds(engine):
+    order, _, (first, *_) = build(engine, 3, lanes=2)
+    assert kinds(engine.listen(w0_1=None)) == ["lost"]
+    released = {"released": order.name, "seconds": {}}
+    assert kinds(engine.listen(w0=[released], w0_2=[released]))[-1] == "released"
+    order, *_ = build(engine, 3, lanes=2)
+    assert engine._running[order.name].workers == [first]
+
+
+def test_the_notice_of_one_worker_ends_what_it_builds_and_nothing_that_others_build(engine):
+    order, _, (first, lane, other) = build(engine, 3, lanes=2)
+    engine.listen(w0_1=[{"notice": True}])
+    assert (first.killed, lane.killed, other.killed) == ("", "the worker on n0:0 was given notice", "")
+    assert order.name in engine._running

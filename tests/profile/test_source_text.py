@@ -77,3 +77,47 @@ def test_of_a_package_installed_elsewhere_nothing_counts_that_a_process_makes_an
     hub.SESSION = "that of another process"
     assert text_of(executed("def f(x): return hub.f(x)", hub=hub)).count("process") == 0
     assert text_of(hub.f) == before
+
+
+def installed_module(folder, name, text, monkeypatch):
+    install(folder, name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    return importlib.import_module(name)
+
+
+def test_functions_of_one_installed_file_differ_by_where_they_are_and_lambdas_by_what_they_do(tmp_path, monkeypatch):
+    hub = installed_module(
+        tmp_path,
+        "hub_of_makers",
+        "BOTH = (lambda x: x + 1), (lambda x: x - 1)\n"
+        "def make(negative):\n"
+        "    if negative:\n"
+        "        def f(x): return -x\n"
+        "    else:\n"
+        "        def f(x): return x\n"
+        "    return f\n",
+        monkeypatch,
+    )
+    assert text_of(hub.make(True)) == text_of(hub.make(True))
+    assert len({text_of(each) for each in (*hub.BOTH, hub.make(False), hub.make(True))}) == 4
+
+
+def test_a_function_counts_by_the_file_it_lies_in_whatever_module_it_says_it_is_of(tmp_path, monkeypatch):
+    hub = installed_module(tmp_path, "hub_renamed", "def f(x): return x\n", monkeypatch)
+    before = text_of(hub.f)
+    hub.f.__module__ = __name__
+    assert text_of(hub.f) == before
+
+
+def test_of_a_users_class_that_borrows_an_installed_function_its_own_source_counts(tmp_path, monkeypatch):
+    hub = installed_module(tmp_path, "hub_lent", "def forward(x): return x\n", monkeypatch)
+    texts = []
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "own"), *sys.path])
+    for name, rest in (("borrower", "RATE = 0.1\n"), ("another_borrower", "RATE = 0.2\n")):
+        body = f"import hub_lent\nclass Model:\n    forward = hub_lent.forward\n{rest}"
+        (tmp_path / "own" / f"{name}.py").write_text(body)
+        texts.append(text_of(importlib.import_module(name).Model))
+    assert hub.forward
+    assert texts[0] == texts[1], "not the rest of its file"
+    assert "forward = hub_lent.forward" in texts[0]
