@@ -85,11 +85,12 @@ def _run(function: TensorFunction, args: Sequence[Any], device: str, count: int,
             return _to_arrays(function(*_to_tensors(args, device)))
         pieces = [slice(start, min(start + step, count)) for start in range(0, count, step)]
         if device == "cpu":
-            return _gather(
-                ((piece, function(*_to_tensors(_cut(args, piece, count), device))) for piece in pieces), count
-            )
+            found = ((piece, function(*_to_tensors(_cut(args, piece, count), device))) for piece in pieces)
+            return _gather(found, count, ahead=0)
         return _stream(function, args, device, count, pieces)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)):  # of pinned memory
+            raise
         torch.cuda.empty_cache()
         raise DeviceFull(str(error).partition("\n")[0]) from error
 
@@ -99,6 +100,8 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     import torch
 
     streams: list[Any] = [torch.cuda.Stream(device) for _ in range(_PIECES_AT_ONCE)]  # type: ignore[no-untyped-call]
+    # What no piece has a part of is sent once.
+    args = [arg if _is_cut(arg, count) else _to_tensors([arg], device)[0] for arg in args]
     back: queue.Queue[Any] = queue.Queue(maxsize=_PIECES_AT_ONCE)
     stopped = threading.Event()
 
@@ -128,13 +131,16 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
         for _ in pieces:
             got = back.get()
             if isinstance(got, Exception):
-                raise got
+                try:
+                    raise got
+                finally:
+                    del got  # whose traceback has this frame: a piece that did not fit would stay for the next attempt
             piece, found, done = got
             done.synchronize()
             yield piece, found
 
     try:
-        return _gather(come_back(), count)
+        return _gather(come_back(), count, ahead=_AHEAD)
     finally:
         stopped.set()
         thread.join()
@@ -154,7 +160,11 @@ def _put(where: "queue.Queue[Any]", what: Any, stopped: threading.Event) -> None
 
 def _cut(args: Sequence[Any], piece: slice, count: int) -> list[Any]:
     """Arrays with as many rows as the first cut to the piece; others whole."""
-    return [arg[piece] if isinstance(arg, numpy.ndarray) and arg.ndim and len(arg) == count else arg for arg in args]
+    return [arg[piece] if _is_cut(arg, count) else arg for arg in args]
+
+
+def _is_cut(arg: Any, count: int) -> bool:
+    return isinstance(arg, numpy.ndarray) and arg.ndim > 0 and len(arg) == count
 
 
 _Staged = tuple[list[Any], list["Future[None]"]]
@@ -201,8 +211,9 @@ def _as_tensor(array: numpy.ndarray) -> Any:
     return torch.from_numpy(array) if plain else None
 
 
-def _gather(parts: Iterator[tuple[slice, Any]], count: int) -> Any:
-    """Results of pieces, put together as they come."""
+def _gather(parts: Iterator[tuple[slice, Any]], count: int, *, ahead: int) -> Any:
+    """Results of pieces, put together as they come; by threads while so many pieces more are awaited, or before the next,
+    which may be computed in the same memory."""
     import torch
 
     targets: list[Any] = []
@@ -220,10 +231,12 @@ def _gather(parts: Iterator[tuple[slice, Any]], count: int) -> Any:
         for target, tensor in zip(targets, tensors, strict=True):
             if isinstance(target, list):
                 target.append(tensor.clone())
+            elif not ahead:
+                numpy.copyto(target[piece], tensor.numpy())
             else:
                 copies += _begin_copy(target[piece], tensor.numpy())
         copying.append((copies, tensors))
-        while len(copying) > _AHEAD:
+        while len(copying) > ahead:
             _wait(copying.popleft()[0])
     for copies, _ in copying:
         _wait(copies)

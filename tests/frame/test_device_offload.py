@@ -7,6 +7,7 @@ import torch
 
 import dovetail.frame as df
 from dovetail.frame import device_offload as module
+from dovetail.frame import device_pieces
 from dovetail.vocabulary import DovetailError
 
 X, Y = numpy.random.default_rng(0).normal(size=(2, 10_000))
@@ -92,3 +93,27 @@ def test_on_a_cuda_device(memory_bytes):
     for _ in range(10):
         for found, wanted in zip(fused(x, y), both(x, y), strict=True):
             numpy.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
+def test_a_function_may_give_its_own_memory_again_and_again():
+    x, own = numpy.arange(50_000.0), torch.empty(50_000, dtype=torch.float64)
+    found = device_pieces.run_in_pieces(
+        lambda piece: torch.mul(piece, 2, out=own[: len(piece)]), [x], device="cpu", split=True, memory_bytes=1 << 17
+    )
+    assert numpy.array_equal(found, 2 * x)
+
+
+def test_what_is_no_torch_error_of_memory_but_says_so_gives_smaller_pieces():
+    sizes = []
+
+    def greedy(piece):
+        sizes.append(len(piece))
+        if len(piece) > 10_000:
+            raise RuntimeError("CUDA error: out of memory")
+        return piece + 1
+
+    x = numpy.arange(50_000.0)
+    assert numpy.array_equal(device_pieces.run_in_pieces(greedy, [x], device="cpu", split=True), x + 1)
+    assert sizes[0] == 50_000
+    with pytest.raises(RuntimeError, match="shape"):
+        device_pieces.run_in_pieces(lambda piece: piece.reshape(7, -1), [x], device="cpu", split=True)
