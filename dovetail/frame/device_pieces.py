@@ -212,7 +212,7 @@ def _as_tensor(array: numpy.ndarray) -> Any:
 
 
 def _gather(parts: Iterator[tuple[slice, Any]], count: int, *, ahead: int) -> Any:
-    """Results of pieces, put together as they come; by threads while so many pieces more are awaited, or before the next,
+    """Results of pieces, put together as they come: by threads while so many more are awaited, or before the next one,
     which may be computed in the same memory."""
     import torch
 
