@@ -21,6 +21,10 @@ from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     choose_rows,
     columns_of,
+    condition_of,
+    find_rows,
+    find_values,
+    is_condition,
     library_of,
     make_column,
     make_table,
@@ -74,7 +78,7 @@ class LazyColumn(NDArrayOperatorsMixin):
                 return found
             if self._are_numbers(inputs) and (found := self._apply(ufunc, inputs, {})) is not None:
                 return found
-            if ufunc in _COMPARISONS and (found := self._compare_by_library(ufunc, inputs)) is not None:
+            if (found := self._find_by_library(ufunc, inputs)) is not None:
                 return found
             if ufunc in _OPERATORS:  # which answer where the ufunc has no loop, of dates and texts
                 return _OPERATORS[ufunc](*_collect(inputs))
@@ -107,14 +111,17 @@ class LazyColumn(NDArrayOperatorsMixin):
         lazy = isinstance(found, LazyArray) and found._node.shape == (self._origin.length,)
         return LazyColumn(self._table, found) if lazy else None
 
-    def _compare_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
-        """A comparison of all rows by pandas, so that it can be a filter of later loops."""
+    def _find_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
+        """A condition on all rows by the library, so that it can be a filter of later loops."""
         others = [each for each in inputs if isinstance(each, LazyColumn)]
         alone = all(isinstance(each, LazyColumn) or numpy.ndim(each) == 0 for each in inputs)
-        if self._origin.library != "pandas" or not alone or not all(map(self._has_rows_of, others)):
+        library = self._origin.library
+        known = library == "pandas" or any(not isinstance(each._content, LazyArray) for each in others)
+        if library == "dict" or not (known and is_condition(ufunc) and alone and all(map(self._has_rows_of, others))):
             return None
-        found = ufunc(*(_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs))
-        return None if found.dtype != BOOL else LazyColumn(self._table, self._lazy(input_node(found.to_numpy())))
+        values = [_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs]
+        found = find_rows(ufunc, values, library)
+        return None if found is None else LazyColumn(self._table, _content_of(found, library))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.asarray(self.collect(), dtype=dtype)
@@ -164,13 +171,14 @@ class LazyColumn(NDArrayOperatorsMixin):
         """
         values, of_numbers = list(values), isinstance(self._content, LazyArray)
         plain = (type(each) in (int, float) and each == each if of_numbers else type(each) is str for each in values)
-        if self._origin.library == "pandas" and not all(plain):
-            found = _all_rows(self).isin(values).to_numpy(dtype=bool)
-            return LazyColumn(self._table, self._lazy(input_node(found)))
+        library = self._origin.library
+        asked = library == "pandas" or (library != "dict" and not of_numbers)  # who takes values of any type
+        if asked and not (all(plain) and (of_numbers or self._numbered() is not None)):
+            return LazyColumn(self._table, _content_of(find_values(_all_rows(self), values, library), library))
         found = LazyColumn(self._table, self._lazy(input_node(numpy.zeros(self._origin.length, bool))))
         for value in values:
             found = found | (self == value)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def sum(self, **options: Any) -> Any:
         """The sum of what is there. With options it is the library's, as the others are.
@@ -360,11 +368,12 @@ class LazyTable:
             if key.shape != (self._origin.length,):
                 return None
             return LazyTable(self._origin, self._columns, input_node(key))
-        if not isinstance(key, LazyColumn) or not isinstance(key._content, LazyArray) or key._content.dtype != BOOL:
+        if not isinstance(key, LazyColumn):
             return None
-        if key._origin is not self._origin or not (
-            key._table._mask is None or _same_rows(key._table._mask, self._mask)
-        ):
+        if not isinstance(key._content, LazyArray):
+            there = condition_of(key._content, self._origin.library)
+            return None if there is None else self._filter(LazyColumn(key._table, key._lazy(input_node(there))))
+        if key._content.dtype != BOOL or not self._may_have(key):
             return None
         node = key._content._node
         both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
@@ -500,9 +509,6 @@ class LazyTable:
         if numbered is None and self._origin.library in ("polars", "pyarrow"):
             return _key_with_null(name, content.to_list() if self._origin.library == "polars" else content.to_pylist())
         return None if numbered is None else numbered_key(name, *numbered)
-
-
-_COMPARISONS = (numpy.equal, numpy.not_equal, numpy.less, numpy.less_equal, numpy.greater, numpy.greater_equal)
 
 
 _OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}

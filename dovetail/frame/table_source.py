@@ -5,8 +5,9 @@ is compared or grouped by. Libraries are imported by whoever gives their tables,
 """
 
 import functools
+import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -174,6 +175,72 @@ def make_table(columns: dict[str, Any], library: str, *, index: Any = None) -> A
     import pyarrow
 
     return pyarrow.table(columns)
+
+
+_OPERATORS: dict[numpy.ufunc, Callable[..., Any]] = {
+    numpy.equal: operator.eq,
+    numpy.not_equal: operator.ne,
+    numpy.less: operator.lt,
+    numpy.less_equal: operator.le,
+    numpy.greater: operator.gt,
+    numpy.greater_equal: operator.ge,
+}
+# With the names that Arrow has for them where values may be missing.
+_LOGIC: dict[numpy.ufunc, tuple[Callable[..., Any], str]] = {
+    numpy.bitwise_and: (operator.and_, "and_kleene"),
+    numpy.bitwise_or: (operator.or_, "or_kleene"),
+    numpy.bitwise_xor: (operator.xor, "xor"),
+    numpy.invert: (operator.invert, "invert"),
+}
+
+
+def is_condition(ufunc: numpy.ufunc) -> bool:
+    """Whether it may say of rows whether they are chosen."""
+    return ufunc in _OPERATORS or ufunc in _LOGIC
+
+
+def find_rows(ufunc: numpy.ufunc, inputs: list[Any], library: str) -> Any:
+    """A comparison of whole columns, or logic of conditions, by their library; None of what is not its. A missing value
+    equals nothing and is not more or less than anything; in logic it stays missing."""
+    compares = ufunc in _OPERATORS
+    if not compares and (library == "pandas" or not all(map(_is_of_bools, inputs))):
+        return None
+    if library == "pandas":
+        found = ufunc(*inputs)
+        return found if found.dtype == bool else None
+    if library == "polars":
+        found = (_OPERATORS[ufunc] if compares else _LOGIC[ufunc][0])(*inputs)
+    else:
+        import pyarrow.compute
+
+        found = getattr(pyarrow.compute, ufunc.__name__ if compares else _LOGIC[ufunc][1])(*inputs)
+    return found.fill_null(ufunc is numpy.not_equal) if compares else found
+
+
+def find_values(column: Any, values: list[Any], library: str) -> Any:
+    """Which rows have one of these values, by the library; a missing value among them is that of any row."""
+    if library == "pandas":
+        return column.isin(values)
+    if library == "polars":
+        return column.is_in(values, nulls_equal=True)
+    import pyarrow.compute
+
+    return pyarrow.compute.is_in(column, value_set=pyarrow.array(values, column.type))
+
+
+def condition_of(column: Any, library: str) -> numpy.ndarray | None:
+    """Where a library's column of truths holds, which it does not where they are missing; None of another column."""
+    if not _is_of_bools(column):
+        return None
+    if library == "pandas":
+        found: numpy.ndarray = column.to_numpy(dtype=bool, na_value=False)
+        return found
+    return numbers_of(column.fill_null(False), library)
+
+
+def _is_of_bools(values: Any) -> bool:
+    kind = getattr(values, "dtype", getattr(values, "type", type(values).__name__))
+    return str(kind).lower().startswith("bool")
 
 
 def choose_rows(data: Any, library: str, condition: Any) -> Any:

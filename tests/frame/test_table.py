@@ -1,5 +1,7 @@
 """Tables: what pandas gives, of pandas, Polars, Arrow and dicts; before the loop is compiled and after."""
 
+import datetime
+
 import numpy
 import pandas
 import pytest
@@ -339,6 +341,33 @@ def test_a_condition_with_missing_values_is_the_librarys(library):
     make, plain = of_library(library)
     t = df.table(make({"n": [1, 2, 3], "there": [True, None, False]}))
     assert plain(t[t.there])["n"] == [1]
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_conditions_on_what_loops_do_not_hold_filter_as_pandas_does(library):
+    make, plain = of_library(library)
+    days = [datetime.date(2020, 1, day) for day in (1, 2, 3)]
+    t = df.table(make({"s": ["a", None, "b", "a"], "n": [1, 2, 3, 4], "k": [1, None, 3, 1], "day": [*days, None],
+                       "there": [True, None, False, True]}))  # fmt: skip
+
+    def rows(condition):
+        assert t.n[condition].collect().tolist() == plain(t[condition].collect())["n"]
+        return t.n[condition].collect().tolist()
+
+    assert rows(t.s == "a") == rows(t.s.isin(["a"])) == [1, 4]
+    assert rows(t.s != "a") == rows(~(t.s == "a")) == [2, 3]
+    assert rows(t.s.isin(["b", None])) == [2, 3]
+    assert rows((t.n > 0) & (t.k != 1)) == [2, 3]
+    assert rows(t.k > 1) == rows(t.k.isin([3, 5])) == [3]
+    assert rows(t.k == t.n) == [1, 3]
+    assert rows(t.day >= days[1]) == rows(t.day.isin(days[1:])) == [2, 3]
+    assert rows(t.there) == rows(~~t.there) == [1, 4]
+    assert rows(~t.there) == rows(~t.there & (t.n > 1)) == rows((t.n > 1) & ~t.there) == [3]
+    assert rows(t.there | (t.n == 2)) == [1, 2, 4]
+    some = t[t.n > 1]
+    assert plain(some[some.s == "a"].collect())["n"] == plain(some[t.there].collect())["n"] == [4]
+    assert t[t.s == "a"].n.sum() == 5
+    assert len(t[t.n == "a"]) == len(t[t.n.isin(["a"])]) == 0
 
 
 def test_columns_of_one_name_are_refused():
