@@ -14,7 +14,7 @@ import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.group_by import GroupKey, numbered_key, whole_number_key
-from dovetail.frame.grouped_table import GroupedTable, groups_of
+from dovetail.frame.grouped_table import GroupedTable
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node, merge_equal
 from dovetail.frame.runner import compute
@@ -33,6 +33,7 @@ from dovetail.frame.table_source import (
     take_rows,
     values_at,
 )
+from dovetail.frame.through_pandas import groups_of
 from dovetail.native.text_codes import first_rows
 from dovetail.vocabulary import DovetailError
 

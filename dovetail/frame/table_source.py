@@ -269,35 +269,3 @@ def make_column(value: Any, library: str, length: int) -> Any:
 
 def _is_one(value: Any) -> bool:
     return isinstance(value, str) or not hasattr(value, "__len__")
-
-
-def to_pandas(data: Any, library: str) -> Any:
-    """The same table as pandas has it."""
-    try:
-        import pandas
-    except ImportError:
-        raise DovetailError(
-            "groups other than sums, means and counts are made by pandas: pip install pandas."
-        ) from None
-    return pandas.DataFrame(data) if library == "dict" else data.to_pandas()
-
-
-def from_pandas(found: Any, library: str) -> Any:
-    """What pandas gave as another library has it: tables with their keys as columns, all else as it is."""
-    import pandas
-
-    if not isinstance(found, pandas.DataFrame | pandas.Series):
-        return found
-    named = [name for name in found.index.names if name is not None]
-    if isinstance(found, pandas.Series):
-        found = found.to_frame("size" if found.name is None else found.name)
-    table = found.reset_index() if named else found
-    if library == "dict":
-        return {name: table[name].to_numpy() for name in table.columns}
-    if library == "polars":
-        import polars
-
-        return polars.from_pandas(table)
-    import pyarrow
-
-    return pyarrow.Table.from_pandas(table, preserve_index=False)

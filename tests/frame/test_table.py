@@ -370,6 +370,56 @@ def test_conditions_on_what_loops_do_not_hold_filter_as_pandas_does(library):
     assert len(t[t.n == "a"]) == len(t[t.n.isin(["a"])]) == 0
 
 
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "dict"])
+def test_groups_have_their_keys_and_free_names(library):
+    make, plain = of_library(library)
+    t = df.table(make({"key": ["b", "a", "b"], "size": [1, 1, 2], "n": [1, 2, 3]}))
+    assert plain(t.groupby(t.n % 2)[["n"]].sum()) == {"key_2": [0, 1], "n": [2, 4]}
+    found = t.groupby(["key", t.n % 2])[["n"]].max()
+    assert plain(found) == {"key": ["a", "b"], "key_2": [0, 1], "n": [2, 3]}
+    assert plain(t.groupby("size").size()) == {"size": [1, 2], "size_2": [2, 1]}
+    assert plain(t.groupby("key")["key"].count()) == {"key": ["a", "b"], "key_2": [1, 2]}
+    assert plain(t.groupby("key").agg({"n": ["sum", "max"]})) == {"key": ["a", "b"], "n_sum": [2, 4], "n_max": [2, 3]}
+    assert plain(t.groupby("key").cumcount()) == {"cumcount": [0, 0, 1]}
+    groups = t.groupby("key")
+    assert len(groups) == len(groups[["n"]]) == len(t.groupby("key", sort=True)) == 2
+    assert [(key, plain(rows)["n"]) for key, rows in groups] == [("a", [2]), ("b", [1, 3])]
+
+
+def test_groups_of_pandas_are_iterated_as_its():
+    t = df.table(FRAME)
+    assert len(t.groupby("state")) == 4
+    for (key, rows), (wanted_key, wanted) in zip(t.groupby("state"), FRAME.groupby("state"), strict=True):
+        assert key == wanted_key
+        pandas.testing.assert_frame_equal(rows, wanted)
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_groups_that_pandas_makes_have_the_types_that_the_table_had(library):
+    make, plain = of_library(library)
+    day = datetime.date(2020, 1, 1)
+    t = df.table(make({"id": [2**53, 2**53 + 1, None], "day": [day, day, None], "there": [True, None, False]}))
+    found = plain(t.groupby("id").max())
+    assert found["id"] == [2**53, 2**53 + 1, None]
+    assert found["day"] == [day, day, None]
+    assert plain(t.groupby("day").id.max()) == {"day": [day, None], "id": [2**53 + 1, None]}
+    assert plain(t.groupby("there", sort=False).first())["there"] == [True, None, False]
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "dict"])
+def test_groups_are_added_beside_columns_that_loops_do_not_hold(library):
+    make, plain = of_library(library)
+    t = df.table(make({"key": ["b", "a", "b"], "s": ["x", "y", "z"], "n": [1, 2, 3]}))
+    assert plain(t.groupby("key").sum()) == {"key": ["a", "b"], "s": ["y", "xz"], "n": [2, 4]}
+
+
+def test_groups_are_added_beside_texts_that_were_made():
+    frame = pandas.DataFrame({"key": ["b", "a", "b"], "s": ["x", "y", "z"], "n": [1, 2, 3]})
+    t = df.table(frame)
+    found = t.assign(z=t.s.str.upper()).groupby("key").sum()
+    pandas.testing.assert_frame_equal(found, frame.assign(z=frame.s.str.upper()).groupby("key").sum())
+
+
 def test_columns_of_one_name_are_refused():
     with pytest.raises(DovetailError, match="must have different names, got 'a' twice"):
         df.table(pandas.DataFrame([[1, 2]], columns=["a", "a"]))
