@@ -17,6 +17,7 @@ from dovetail.frame.group_by import GroupKey, numbered_key, whole_number_key
 from dovetail.frame.grouped_table import GroupedTable
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node, merge_equal
+from dovetail.frame.operations import is_native
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     choose_rows,
@@ -25,6 +26,7 @@ from dovetail.frame.table_source import (
     find_rows,
     find_values,
     is_condition,
+    is_expression,
     library_of,
     make_column,
     make_table,
@@ -412,18 +414,25 @@ class LazyTable:
         for name, value in columns.items():
             given = value(LazyTable(self._origin, found, self._mask)) if callable(value) else value
             of_array = isinstance(given, numpy.ndarray) and given.ndim and self._mask is not None
+            if is_expression(given):
+                raise DovetailError(
+                    f"the new column {name!r} must be made of values or of the table's columns, got the expression "
+                    f"{given}; write it with the table's columns (t.x * 2), or add it to the library's table first."
+                )
             if isinstance(given, LazyColumn) and self._may_have(given):
                 found[name] = given._content
             elif (
                 isinstance(given, int | float | numpy.ndarray)
                 and not of_array
+                and is_native(numpy.asarray(given).dtype)
                 and (numpy.shape(given) in ((), (self._origin.length,)))
             ):
                 node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
                 found[name] = LazyArray(node, compute=compute)
             elif self._mask is not None:
                 here = table(LazyTable(self._origin, found, self._mask).collect())
-                return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
+                left = list(columns.items())[list(columns).index(name) :]
+                return here.assign(**{name: self._chosen_rows(value) for name, value in left})
             else:
                 found[name] = _content_of(self._make_column(name, given), self._origin.library)
         return LazyTable(self._origin, found, self._mask)
@@ -437,6 +446,11 @@ class LazyTable:
         if len(found) != length:
             raise DovetailError(f"the new column {name!r} must have {length:,} rows as its table, got {len(found):,}.")
         return found
+
+    def _chosen_rows(self, value: Any) -> Any:
+        """A column of more rows than this table's with those that are, any other value as it is."""
+        own = isinstance(value, LazyColumn) and self._may_have(value)
+        return _collect(LazyColumn(self, value._content)) if own else value
 
     def _may_have(self, column: LazyColumn) -> bool:
         """Whether it has all rows of this table, among others perhaps."""

@@ -7,6 +7,7 @@ is compared or grouped by. Libraries are imported by whoever gives their tables,
 import functools
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,9 +43,10 @@ def columns_of(data: Any, library: str) -> dict[str, Any]:
     """Its columns by name, as that library has them."""
     if library in ("pandas", "pyarrow"):
         names = list(data.columns if library == "pandas" else data.column_names)
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
             raise DovetailError(
-                f"a table's columns must have different names, got {twice!r} twice; rename one of them."
+                f"a table's columns must have different names, got {twice[0]!r} twice; rename one of them."
             )
     if library == "pandas":
         return {name: data[name] for name in data.columns}
@@ -87,7 +89,10 @@ def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None
             return None if arrow.null_count else _number_arrow(_one_chunk(arrow))
         codes, labels = column.factorize()
         return None if len(codes) and codes.min() < 0 else (codes, labels.tolist())
-    labels, codes = numpy.unique(column, return_inverse=True)
+    try:
+        labels, codes = numpy.unique(column, return_inverse=True)
+    except TypeError:  # of values that have no order: texts of which some are missing
+        return None
     return codes, labels.tolist()
 
 
@@ -244,10 +249,16 @@ def _is_of_bools(values: Any) -> bool:
 
 
 def choose_rows(data: Any, library: str, condition: Any) -> Any:
-    """The rows of a library's table where a condition holds, by that library."""
+    """The rows of a library's table where a condition holds, or whatever else it has in brackets, by that library."""
     if library == "dict":
         return {name: numpy.asarray(column)[condition] for name, column in data.items()}
-    return data[condition] if library == "pandas" else data.filter(condition)
+    filters = _is_of_bools(condition) or is_expression(condition)
+    return data.filter(condition) if library != "pandas" and filters else data[condition]
+
+
+def is_expression(value: Any) -> bool:
+    """Whether it is one of Polars' or Arrow's, which has no values until it is given a table."""
+    return type(value).__name__ in ("Expr", "Expression") and type(value).__module__.startswith(("polars", "pyarrow"))
 
 
 def make_column(value: Any, library: str, length: int) -> Any:
@@ -268,4 +279,4 @@ def make_column(value: Any, library: str, length: int) -> Any:
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, str) or not hasattr(value, "__len__")
+    return isinstance(value, str | bytes) or not hasattr(value, "__len__")

@@ -421,8 +421,53 @@ def test_groups_are_added_beside_texts_that_were_made():
 
 
 def test_columns_of_one_name_are_refused():
-    with pytest.raises(DovetailError, match="must have different names, got 'a' twice"):
-        df.table(pandas.DataFrame([[1, 2]], columns=["a", "a"]))
+    for name in ("a", 0):
+        with pytest.raises(DovetailError, match=f"must have different names, got {name!r} twice"):
+            df.table(pandas.DataFrame([[1, 2]], columns=[name, name]))
+
+
+def test_what_is_no_condition_in_brackets_is_the_librarys():
+    columns = {"n": [1, 2, 3], "s": ["a", "b", "c"]}
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    data = polars.DataFrame(columns)
+    t = df.table(data)
+    for key in (slice(0, 2), numpy.array([0, 2]), 0):
+        assert polars.DataFrame(t[key]).equals(polars.DataFrame(data[key]))
+    for key in (data["n"] != 2, polars.col("n") != 2):
+        assert t[key]["n"].to_list() == [1, 3]
+    pytest.importorskip("pyarrow.compute")
+    data = pyarrow.table(columns)
+    t = df.table(data)
+    for key in (slice(0, 2), 0):
+        assert t[key] == data[key]
+    for key in (pyarrow.array([True, False, True]), pyarrow.compute.field("n") != 2):
+        assert t[key]["n"].to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "dict"])
+def test_new_columns_are_of_any_values(library):
+    make, plain = (
+        of_library(library) if library != "pandas" else (pandas.DataFrame, lambda found: found.to_dict("list"))
+    )
+    t = df.table(make({"g": ["x", "y", "x"], "n": [1, 2, 3]}))
+    texts = numpy.array(["a", "b", "c"])
+    assert plain(t.assign(m=texts).groupby("m")[["n"]].count())["n"] == [1, 1, 1]
+    assert list(plain(t.assign(m=texts).groupby("g").sum())["m"]) == ["ac", "b"]
+    assert plain(t.assign(m=b"ab").collect())["m"] == [b"ab"] * 3
+    found = plain(t[t.n > 1].assign(a=["u", "v"], b=t.n, c=lambda t: t.b * 2, d=t.g).collect())
+    assert (found["a"], found["b"], found["c"], found["d"]) == (["u", "v"], [2, 3], [4, 6], ["y", "x"])
+
+
+def test_expressions_are_no_columns():
+    polars = pytest.importorskip("polars")
+    with pytest.raises(DovetailError, match=r"the new column 'y' must be made of values .* got the expression"):
+        df.table(polars.DataFrame({"x": [1]})).assign(y=polars.col("x") * 2)
+
+
+def test_texts_of_a_dict_may_be_missing():
+    t = df.table({"s": numpy.array(["a", None, "a"], object), "n": [1, 2, 3]})
+    assert t[t.s == "a"].n.sum() == t[t.s.isin(["a"])].n.sum() == 4
+    assert t.groupby("s")[["n"]].sum()["n"].tolist() == [4, 2]
 
 
 @pytest.mark.parametrize("late", [[], ["late", "later than all that came"]])
