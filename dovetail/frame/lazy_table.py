@@ -459,11 +459,13 @@ class LazyTable:
 
     def groupby(self, by: str | list[str], **options: Any) -> Any:
         """Groups of rows with the same keys: `sum`, `mean` and `count` are one loop over the table."""
-        names = [self._name_of(each) for each in (by if isinstance(by, list) else [by])]
+        names = [self._name_of(each) for each in _as_list(by)]
         known = not options and all(name is not None for name in names)
         keys = [self._key(name) for name in names] if known else [None]
         if any(key is None for key in keys):
-            return groups_of(self.collect(), self._origin.library, _collect(by), **options)
+            given = [each if name is None else name for each, name in zip(_as_list(by), names, strict=True)]
+            found = _collect(given if isinstance(by, list) else given[0])
+            return groups_of(self.collect(), self._origin.library, found, **options)
         return GroupedTable(self, keys)  # type: ignore[arg-type]
 
     def _name_of(self, key: Any) -> Any:
@@ -527,6 +529,10 @@ class LazyTable:
 
 
 _OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
+
+
+def _as_list(by: Any) -> list[Any]:
+    return by if isinstance(by, list) else [by]
 
 
 def _collect(value: Any) -> Any:

@@ -213,6 +213,7 @@ def find_rows(ufunc: numpy.ufunc, inputs: list[Any], library: str) -> Any:
     if library == "pandas":
         found = ufunc(*inputs)
         return found if found.dtype == bool else None
+    inputs = [_plain_scalar(each) for each in inputs]
     if library == "polars":
         found = (_OPERATORS[ufunc] if compares else _LOGIC[ufunc][0])(*inputs)
     else:
@@ -220,6 +221,13 @@ def find_rows(ufunc: numpy.ufunc, inputs: list[Any], library: str) -> Any:
 
         found = getattr(pyarrow.compute, ufunc.__name__ if compares else _LOGIC[ufunc][1])(*inputs)
     return found.fill_null(ufunc is numpy.not_equal) if compares else found
+
+
+def _plain_scalar(value: Any) -> Any:
+    """A scalar of NumPy as Python's, which Polars and Arrow take: a date to the microsecond, as Python has it."""
+    if isinstance(value, numpy.datetime64):
+        return value.astype("M8[us]").item()
+    return value.item() if isinstance(value, numpy.generic) else value
 
 
 def find_values(column: Any, values: list[Any], library: str) -> Any:

@@ -361,6 +361,8 @@ def test_conditions_on_what_loops_do_not_hold_filter_as_pandas_does(library):
     assert rows(t.k > 1) == rows(t.k.isin([3, 5])) == [3]
     assert rows(t.k == t.n) == [1, 3]
     assert rows(t.day >= days[1]) == rows(t.day.isin(days[1:])) == [2, 3]
+    assert rows(t.day >= numpy.datetime64("2020-01-02")) == [2, 3]
+    assert rows(t.k > numpy.int64(1)) == [3]
     assert rows(t.there) == rows(~~t.there) == [1, 4]
     assert rows(~t.there) == rows(~t.there & (t.n > 1)) == rows((t.n > 1) & ~t.there) == [3]
     assert rows(t.there | (t.n == 2)) == [1, 2, 4]
@@ -467,7 +469,10 @@ def test_expressions_are_no_columns():
 def test_texts_of_a_dict_may_be_missing():
     t = df.table({"s": numpy.array(["a", None, "a"], object), "n": [1, 2, 3]})
     assert t[t.s == "a"].n.sum() == t[t.s.isin(["a"])].n.sum() == 4
-    assert t.groupby("s")[["n"]].sum()["n"].tolist() == [4, 2]
+    for key in ("s", t.s):
+        found = t.groupby(key)[["n"]].sum()
+        assert list(found) == ["s", "n"]
+        assert found["n"].tolist() == [4, 2]
 
 
 @pytest.mark.parametrize("late", [[], ["late", "later than all that came"]])
