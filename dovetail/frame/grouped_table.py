@@ -2,6 +2,7 @@
 where that has no groups as pandas has them.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -9,7 +10,8 @@ import numpy
 from dovetail.frame.group_by import GroupKey, GroupSums, label_array, sum_groups
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import FLOAT64, cast
-from dovetail.frame.table_source import from_pandas, make_table, to_pandas
+from dovetail.frame.table_source import make_table
+from dovetail.frame.through_pandas import groups_of
 
 if TYPE_CHECKING:
     from dovetail.frame.lazy_table import LazyTable
@@ -27,18 +29,27 @@ class GroupedTable:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        return getattr(self._by_library(), name)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self._by_library())
+
+    def __len__(self) -> int:
+        return len(self._by_library())
+
+    def _by_library(self) -> Any:
         by = [key.name for key in self._keys] if len(self._keys) > 1 else self._keys[0].name
         grouped = groups_of(self._table.collect(), self._table._origin.library, by)
-        return getattr(grouped if self._chosen is None else grouped[self._chosen], name)
+        return grouped if self._chosen is None else grouped[self._chosen]
 
     def sum(self) -> Any:
         """Each column's sum in each group."""
         kept = self._table._origin.library == "pandas"  # which gives sums the type of what was added, where they fit
-        kinds = [self._table._columns[name].dtype for name in self._names()]
+        kinds = [getattr(self._table._columns[name], "dtype", None) for name in self._names()]
 
         def total(found: GroupSums, place: int) -> numpy.ndarray:
             dtype = kinds[place]
-            if not kept or dtype.kind not in "iu":
+            if not kept or dtype is None or dtype.kind not in "iu":
                 return found.sums[place]
             alike = [sums for sums, kind in zip(found.sums, kinds, strict=True) if kind == dtype]
             fits = all((sums.astype(dtype) == sums).all() for sums in alike)
@@ -100,29 +111,3 @@ class GroupedTable:
             null = isinstance(key.labels, list) and key.labels[-1:] == [None]  # which no array holds
             found[key.name] = [key.labels[each] for each in number] if null else label_array(key.labels)[number]
         return dict(reversed(found.items()))
-
-
-def groups_of(data: Any, library: str, by: Any, **options: Any) -> Any:
-    """A table's groups as pandas has them."""
-    if library == "pandas":
-        return data.groupby(by, **options)
-    # Those libraries have a group of the rows without a key.
-    return _ThroughPandas(to_pandas(data, library).groupby(by, **{"dropna": False, **options}), library)
-
-
-class _ThroughPandas:
-    """Groups of another library's table, by pandas; tables that they give are that library's."""
-
-    def __init__(self, groups: Any, library: str) -> None:
-        self._groups, self._library = groups, library
-
-    def __getitem__(self, names: Any) -> "_ThroughPandas":
-        return _ThroughPandas(self._groups[names], self._library)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        found = getattr(self._groups, name)
-        if not callable(found):
-            return _ThroughPandas(found, self._library) if hasattr(found, "agg") else found
-        return lambda *args, **options: from_pandas(found(*args, **options), self._library)

@@ -14,13 +14,19 @@ import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dovetail.frame.group_by import GroupKey, numbered_key, whole_number_key
-from dovetail.frame.grouped_table import GroupedTable, groups_of
+from dovetail.frame.grouped_table import GroupedTable
 from dovetail.frame.lazy_array import LazyArray
 from dovetail.frame.nodes import BOOL, FrameNode, constant_node, input_node, map_node, merge_equal
+from dovetail.frame.operations import is_native
 from dovetail.frame.runner import compute
 from dovetail.frame.table_source import (
     choose_rows,
     columns_of,
+    condition_of,
+    find_rows,
+    find_values,
+    is_condition,
+    is_expression,
     library_of,
     make_column,
     make_table,
@@ -29,6 +35,7 @@ from dovetail.frame.table_source import (
     take_rows,
     values_at,
 )
+from dovetail.frame.through_pandas import groups_of
 from dovetail.native.text_codes import first_rows
 from dovetail.vocabulary import DovetailError
 
@@ -74,7 +81,7 @@ class LazyColumn(NDArrayOperatorsMixin):
                 return found
             if self._are_numbers(inputs) and (found := self._apply(ufunc, inputs, {})) is not None:
                 return found
-            if ufunc in _COMPARISONS and (found := self._compare_by_library(ufunc, inputs)) is not None:
+            if (found := self._find_by_library(ufunc, inputs)) is not None:
                 return found
             if ufunc in _OPERATORS:  # which answer where the ufunc has no loop, of dates and texts
                 return _OPERATORS[ufunc](*_collect(inputs))
@@ -107,14 +114,17 @@ class LazyColumn(NDArrayOperatorsMixin):
         lazy = isinstance(found, LazyArray) and found._node.shape == (self._origin.length,)
         return LazyColumn(self._table, found) if lazy else None
 
-    def _compare_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
-        """A comparison of all rows by pandas, so that it can be a filter of later loops."""
+    def _find_by_library(self, ufunc: numpy.ufunc, inputs: tuple[Any, ...]) -> "LazyColumn | None":
+        """A condition on all rows by the library, so that it can be a filter of later loops."""
         others = [each for each in inputs if isinstance(each, LazyColumn)]
         alone = all(isinstance(each, LazyColumn) or numpy.ndim(each) == 0 for each in inputs)
-        if self._origin.library != "pandas" or not alone or not all(map(self._has_rows_of, others)):
+        library = self._origin.library
+        known = library == "pandas" or any(not isinstance(each._content, LazyArray) for each in others)
+        if library == "dict" or not (known and is_condition(ufunc) and alone and all(map(self._has_rows_of, others))):
             return None
-        found = ufunc(*(_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs))
-        return None if found.dtype != BOOL else LazyColumn(self._table, self._lazy(input_node(found.to_numpy())))
+        values = [_all_rows(each) if isinstance(each, LazyColumn) else each for each in inputs]
+        found = find_rows(ufunc, values, library)
+        return None if found is None else LazyColumn(self._table, _content_of(found, library))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         return numpy.asarray(self.collect(), dtype=dtype)
@@ -164,13 +174,14 @@ class LazyColumn(NDArrayOperatorsMixin):
         """
         values, of_numbers = list(values), isinstance(self._content, LazyArray)
         plain = (type(each) in (int, float) and each == each if of_numbers else type(each) is str for each in values)
-        if self._origin.library == "pandas" and not all(plain):
-            found = _all_rows(self).isin(values).to_numpy(dtype=bool)
-            return LazyColumn(self._table, self._lazy(input_node(found)))
+        library = self._origin.library
+        asked = library == "pandas" or (library != "dict" and not of_numbers)  # who takes values of any type
+        if asked and not (all(plain) and (of_numbers or self._numbered() is not None)):
+            return LazyColumn(self._table, _content_of(find_values(_all_rows(self), values, library), library))
         found = LazyColumn(self._table, self._lazy(input_node(numpy.zeros(self._origin.length, bool))))
         for value in values:
             found = found | (self == value)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def sum(self, **options: Any) -> Any:
         """The sum of what is there. With options it is the library's, as the others are.
@@ -360,11 +371,12 @@ class LazyTable:
             if key.shape != (self._origin.length,):
                 return None
             return LazyTable(self._origin, self._columns, input_node(key))
-        if not isinstance(key, LazyColumn) or not isinstance(key._content, LazyArray) or key._content.dtype != BOOL:
+        if not isinstance(key, LazyColumn):
             return None
-        if key._origin is not self._origin or not (
-            key._table._mask is None or _same_rows(key._table._mask, self._mask)
-        ):
+        if not isinstance(key._content, LazyArray):
+            there = condition_of(key._content, self._origin.library)
+            return None if there is None else self._filter(LazyColumn(key._table, key._lazy(input_node(there))))
+        if key._content.dtype != BOOL or not self._may_have(key):
             return None
         node = key._content._node
         both = node if self._mask is None else map_node("logical_and", numpy.logical_and, (self._mask, node))
@@ -402,18 +414,25 @@ class LazyTable:
         for name, value in columns.items():
             given = value(LazyTable(self._origin, found, self._mask)) if callable(value) else value
             of_array = isinstance(given, numpy.ndarray) and given.ndim and self._mask is not None
+            if is_expression(given):
+                raise DovetailError(
+                    f"the new column {name!r} must be made of values or of the table's columns, got the expression "
+                    f"{given}; write it with the table's columns (t.x * 2), or add it to the library's table first."
+                )
             if isinstance(given, LazyColumn) and self._may_have(given):
                 found[name] = given._content
             elif (
                 isinstance(given, int | float | numpy.ndarray)
                 and not of_array
+                and is_native(numpy.asarray(given).dtype)
                 and (numpy.shape(given) in ((), (self._origin.length,)))
             ):
                 node = input_node(numpy.broadcast_to(numpy.asarray(given), (self._origin.length,)))
                 found[name] = LazyArray(node, compute=compute)
             elif self._mask is not None:
                 here = table(LazyTable(self._origin, found, self._mask).collect())
-                return here.assign(**dict(list(columns.items())[list(columns).index(name) :]))
+                left = list(columns.items())[list(columns).index(name) :]
+                return here.assign(**{name: self._chosen_rows(value) for name, value in left})
             else:
                 found[name] = _content_of(self._make_column(name, given), self._origin.library)
         return LazyTable(self._origin, found, self._mask)
@@ -428,6 +447,11 @@ class LazyTable:
             raise DovetailError(f"the new column {name!r} must have {length:,} rows as its table, got {len(found):,}.")
         return found
 
+    def _chosen_rows(self, value: Any) -> Any:
+        """A column of more rows than this table's with those that are, any other value as it is."""
+        own = isinstance(value, LazyColumn) and self._may_have(value)
+        return _collect(LazyColumn(self, value._content)) if own else value
+
     def _may_have(self, column: LazyColumn) -> bool:
         """Whether it has all rows of this table, among others perhaps."""
         mask = column._table._mask
@@ -435,11 +459,13 @@ class LazyTable:
 
     def groupby(self, by: str | list[str], **options: Any) -> Any:
         """Groups of rows with the same keys: `sum`, `mean` and `count` are one loop over the table."""
-        names = [self._name_of(each) for each in (by if isinstance(by, list) else [by])]
+        names = [self._name_of(each) for each in _as_list(by)]
         known = not options and all(name is not None for name in names)
         keys = [self._key(name) for name in names] if known else [None]
         if any(key is None for key in keys):
-            return groups_of(self.collect(), self._origin.library, _collect(by), **options)
+            given = [each if name is None else name for each, name in zip(_as_list(by), names, strict=True)]
+            found = _collect(given if isinstance(by, list) else given[0])
+            return groups_of(self.collect(), self._origin.library, found, **options)
         return GroupedTable(self, keys)  # type: ignore[arg-type]
 
     def _name_of(self, key: Any) -> Any:
@@ -502,10 +528,11 @@ class LazyTable:
         return None if numbered is None else numbered_key(name, *numbered)
 
 
-_COMPARISONS = (numpy.equal, numpy.not_equal, numpy.less, numpy.less_equal, numpy.greater, numpy.greater_equal)
-
-
 _OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
+
+
+def _as_list(by: Any) -> list[Any]:
+    return by if isinstance(by, list) else [by]
 
 
 def _collect(value: Any) -> Any:

@@ -5,8 +5,10 @@ is compared or grouped by. Libraries are imported by whoever gives their tables,
 """
 
 import functools
+import operator
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,9 +43,10 @@ def columns_of(data: Any, library: str) -> dict[str, Any]:
     """Its columns by name, as that library has them."""
     if library in ("pandas", "pyarrow"):
         names = list(data.columns if library == "pandas" else data.column_names)
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
             raise DovetailError(
-                f"a table's columns must have different names, got {twice!r} twice; rename one of them."
+                f"a table's columns must have different names, got {twice[0]!r} twice; rename one of them."
             )
     if library == "pandas":
         return {name: data[name] for name in data.columns}
@@ -86,7 +89,10 @@ def number_values(column: Any, library: str) -> tuple[numpy.ndarray, Any] | None
             return None if arrow.null_count else _number_arrow(_one_chunk(arrow))
         codes, labels = column.factorize()
         return None if len(codes) and codes.min() < 0 else (codes, labels.tolist())
-    labels, codes = numpy.unique(column, return_inverse=True)
+    try:
+        labels, codes = numpy.unique(column, return_inverse=True)
+    except TypeError:  # of values that have no order: texts of which some are missing
+        return None
     return codes, labels.tolist()
 
 
@@ -176,11 +182,91 @@ def make_table(columns: dict[str, Any], library: str, *, index: Any = None) -> A
     return pyarrow.table(columns)
 
 
+_OPERATORS: dict[numpy.ufunc, Callable[..., Any]] = {
+    numpy.equal: operator.eq,
+    numpy.not_equal: operator.ne,
+    numpy.less: operator.lt,
+    numpy.less_equal: operator.le,
+    numpy.greater: operator.gt,
+    numpy.greater_equal: operator.ge,
+}
+# With the names that Arrow has for them where values may be missing.
+_LOGIC: dict[numpy.ufunc, tuple[Callable[..., Any], str]] = {
+    numpy.bitwise_and: (operator.and_, "and_kleene"),
+    numpy.bitwise_or: (operator.or_, "or_kleene"),
+    numpy.bitwise_xor: (operator.xor, "xor"),
+    numpy.invert: (operator.invert, "invert"),
+}
+
+
+def is_condition(ufunc: numpy.ufunc) -> bool:
+    """Whether it may say of rows whether they are chosen."""
+    return ufunc in _OPERATORS or ufunc in _LOGIC
+
+
+def find_rows(ufunc: numpy.ufunc, inputs: list[Any], library: str) -> Any:
+    """A comparison of whole columns, or logic of conditions, by their library; None of what is not its. A missing value
+    equals nothing and is not more or less than anything; in logic it stays missing."""
+    compares = ufunc in _OPERATORS
+    if not compares and (library == "pandas" or not all(map(_is_of_bools, inputs))):
+        return None
+    if library == "pandas":
+        found = ufunc(*inputs)
+        return found if found.dtype == bool else None
+    inputs = [_plain_scalar(each) for each in inputs]
+    if library == "polars":
+        found = (_OPERATORS[ufunc] if compares else _LOGIC[ufunc][0])(*inputs)
+    else:
+        import pyarrow.compute
+
+        found = getattr(pyarrow.compute, ufunc.__name__ if compares else _LOGIC[ufunc][1])(*inputs)
+    return found.fill_null(ufunc is numpy.not_equal) if compares else found
+
+
+def _plain_scalar(value: Any) -> Any:
+    """A scalar of NumPy as Python's, which Polars and Arrow take: a date to the microsecond, as Python has it."""
+    if isinstance(value, numpy.datetime64):
+        return value.astype("M8[us]").item()
+    return value.item() if isinstance(value, numpy.generic) else value
+
+
+def find_values(column: Any, values: list[Any], library: str) -> Any:
+    """Which rows have one of these values, by the library; a missing value among them is that of any row."""
+    if library == "pandas":
+        return column.isin(values)
+    if library == "polars":
+        return column.is_in(values, nulls_equal=True)
+    import pyarrow.compute
+
+    return pyarrow.compute.is_in(column, value_set=pyarrow.array(values, column.type))
+
+
+def condition_of(column: Any, library: str) -> numpy.ndarray | None:
+    """Where a library's column of truths holds, which it does not where they are missing; None of another column."""
+    if not _is_of_bools(column):
+        return None
+    if library == "pandas":
+        found: numpy.ndarray = column.to_numpy(dtype=bool, na_value=False)
+        return found
+    return numbers_of(column.fill_null(False), library)
+
+
+def _is_of_bools(values: Any) -> bool:
+    kind = getattr(values, "dtype", getattr(values, "type", type(values).__name__))
+    return str(kind).lower().startswith("bool")
+
+
 def choose_rows(data: Any, library: str, condition: Any) -> Any:
-    """The rows of a library's table where a condition holds, by that library."""
+    """The rows of a library's table where a condition holds, or whatever else it has in brackets, by that library."""
     if library == "dict":
         return {name: numpy.asarray(column)[condition] for name, column in data.items()}
-    return data[condition] if library == "pandas" else data.filter(condition)
+    filters = _is_of_bools(condition) or is_expression(condition)
+    return data.filter(condition) if library != "pandas" and filters else data[condition]
+
+
+def is_expression(value: Any) -> bool:
+    """Whether it is one of Polars' or Arrow's, which has no values until it is given a table."""
+    return type(value).__name__ in ("Expr", "Expression") and type(value).__module__.startswith(("polars", "pyarrow"))
 
 
 def make_column(value: Any, library: str, length: int) -> Any:
@@ -201,36 +287,4 @@ def make_column(value: Any, library: str, length: int) -> Any:
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, str) or not hasattr(value, "__len__")
-
-
-def to_pandas(data: Any, library: str) -> Any:
-    """The same table as pandas has it."""
-    try:
-        import pandas
-    except ImportError:
-        raise DovetailError(
-            "groups other than sums, means and counts are made by pandas: pip install pandas."
-        ) from None
-    return pandas.DataFrame(data) if library == "dict" else data.to_pandas()
-
-
-def from_pandas(found: Any, library: str) -> Any:
-    """What pandas gave as another library has it: tables with their keys as columns, all else as it is."""
-    import pandas
-
-    if not isinstance(found, pandas.DataFrame | pandas.Series):
-        return found
-    named = [name for name in found.index.names if name is not None]
-    if isinstance(found, pandas.Series):
-        found = found.to_frame("size" if found.name is None else found.name)
-    table = found.reset_index() if named else found
-    if library == "dict":
-        return {name: table[name].to_numpy() for name in table.columns}
-    if library == "polars":
-        import polars
-
-        return polars.from_pandas(table)
-    import pyarrow
-
-    return pyarrow.Table.from_pandas(table, preserve_index=False)
+    return isinstance(value, str | bytes) or not hasattr(value, "__len__")

@@ -1,5 +1,7 @@
 """Tables: what pandas gives, of pandas, Polars, Arrow and dicts; before the loop is compiled and after."""
 
+import datetime
+
 import numpy
 import pandas
 import pytest
@@ -341,9 +343,136 @@ def test_a_condition_with_missing_values_is_the_librarys(library):
     assert plain(t[t.there])["n"] == [1]
 
 
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_conditions_on_what_loops_do_not_hold_filter_as_pandas_does(library):
+    make, plain = of_library(library)
+    days = [datetime.date(2020, 1, day) for day in (1, 2, 3)]
+    t = df.table(make({"s": ["a", None, "b", "a"], "n": [1, 2, 3, 4], "k": [1, None, 3, 1], "day": [*days, None],
+                       "there": [True, None, False, True]}))  # fmt: skip
+
+    def rows(condition):
+        assert t.n[condition].collect().tolist() == plain(t[condition].collect())["n"]
+        return t.n[condition].collect().tolist()
+
+    assert rows(t.s == "a") == rows(t.s.isin(["a"])) == [1, 4]
+    assert rows(t.s != "a") == rows(~(t.s == "a")) == [2, 3]
+    assert rows(t.s.isin(["b", None])) == [2, 3]
+    assert rows((t.n > 0) & (t.k != 1)) == [2, 3]
+    assert rows(t.k > 1) == rows(t.k.isin([3, 5])) == [3]
+    assert rows(t.k == t.n) == [1, 3]
+    assert rows(t.day >= days[1]) == rows(t.day.isin(days[1:])) == [2, 3]
+    assert rows(t.day >= numpy.datetime64("2020-01-02")) == [2, 3]
+    assert rows(t.k > numpy.int64(1)) == [3]
+    assert rows(t.there) == rows(~~t.there) == [1, 4]
+    assert rows(~t.there) == rows(~t.there & (t.n > 1)) == rows((t.n > 1) & ~t.there) == [3]
+    assert rows(t.there | (t.n == 2)) == [1, 2, 4]
+    some = t[t.n > 1]
+    assert plain(some[some.s == "a"].collect())["n"] == plain(some[t.there].collect())["n"] == [4]
+    assert t[t.s == "a"].n.sum() == 5
+    assert len(t[t.n == "a"]) == len(t[t.n.isin(["a"])]) == 0
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "dict"])
+def test_groups_have_their_keys_and_free_names(library):
+    make, plain = of_library(library)
+    t = df.table(make({"key": ["b", "a", "b"], "size": [1, 1, 2], "n": [1, 2, 3]}))
+    assert plain(t.groupby(t.n % 2)[["n"]].sum()) == {"key_2": [0, 1], "n": [2, 4]}
+    found = t.groupby(["key", t.n % 2])[["n"]].max()
+    assert plain(found) == {"key": ["a", "b"], "key_2": [0, 1], "n": [2, 3]}
+    assert plain(t.groupby("size").size()) == {"size": [1, 2], "size_2": [2, 1]}
+    assert plain(t.groupby("key")["key"].count()) == {"key": ["a", "b"], "key_2": [1, 2]}
+    assert plain(t.groupby("key").agg({"n": ["sum", "max"]})) == {"key": ["a", "b"], "n_sum": [2, 4], "n_max": [2, 3]}
+    assert plain(t.groupby("key").cumcount()) == {"cumcount": [0, 0, 1]}
+    groups = t.groupby("key")
+    assert len(groups) == len(groups[["n"]]) == len(t.groupby("key", sort=True)) == 2
+    assert [(key, plain(rows)["n"]) for key, rows in groups] == [("a", [2]), ("b", [1, 3])]
+
+
+def test_groups_of_pandas_are_iterated_as_its():
+    t = df.table(FRAME)
+    assert len(t.groupby("state")) == 4
+    for (key, rows), (wanted_key, wanted) in zip(t.groupby("state"), FRAME.groupby("state"), strict=True):
+        assert key == wanted_key
+        pandas.testing.assert_frame_equal(rows, wanted)
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_groups_that_pandas_makes_have_the_types_that_the_table_had(library):
+    make, plain = of_library(library)
+    day = datetime.date(2020, 1, 1)
+    t = df.table(make({"id": [2**53, 2**53 + 1, None], "day": [day, day, None], "there": [True, None, False]}))
+    found = plain(t.groupby("id").max())
+    assert found["id"] == [2**53, 2**53 + 1, None]
+    assert found["day"] == [day, day, None]
+    assert plain(t.groupby("day").id.max()) == {"day": [day, None], "id": [2**53 + 1, None]}
+    assert plain(t.groupby("there", sort=False).first())["there"] == [True, None, False]
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "dict"])
+def test_groups_are_added_beside_columns_that_loops_do_not_hold(library):
+    make, plain = of_library(library)
+    t = df.table(make({"key": ["b", "a", "b"], "s": ["x", "y", "z"], "n": [1, 2, 3]}))
+    assert plain(t.groupby("key").sum()) == {"key": ["a", "b"], "s": ["y", "xz"], "n": [2, 4]}
+
+
+def test_groups_are_added_beside_texts_that_were_made():
+    frame = pandas.DataFrame({"key": ["b", "a", "b"], "s": ["x", "y", "z"], "n": [1, 2, 3]})
+    t = df.table(frame)
+    found = t.assign(z=t.s.str.upper()).groupby("key").sum()
+    pandas.testing.assert_frame_equal(found, frame.assign(z=frame.s.str.upper()).groupby("key").sum())
+
+
 def test_columns_of_one_name_are_refused():
-    with pytest.raises(DovetailError, match="must have different names, got 'a' twice"):
-        df.table(pandas.DataFrame([[1, 2]], columns=["a", "a"]))
+    for name in ("a", 0):
+        with pytest.raises(DovetailError, match=f"must have different names, got {name!r} twice"):
+            df.table(pandas.DataFrame([[1, 2]], columns=[name, name]))
+
+
+def test_what_is_no_condition_in_brackets_is_the_librarys():
+    columns = {"n": [1, 2, 3], "s": ["a", "b", "c"]}
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    data = polars.DataFrame(columns)
+    t = df.table(data)
+    for key in (slice(0, 2), numpy.array([0, 2]), 0):
+        assert polars.DataFrame(t[key]).equals(polars.DataFrame(data[key]))
+    for key in (data["n"] != 2, polars.col("n") != 2):
+        assert t[key]["n"].to_list() == [1, 3]
+    pytest.importorskip("pyarrow.compute")
+    data = pyarrow.table(columns)
+    t = df.table(data)
+    for key in (slice(0, 2), 0):
+        assert t[key] == data[key]
+    for key in (pyarrow.array([True, False, True]), pyarrow.compute.field("n") != 2):
+        assert t[key]["n"].to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "dict"])
+def test_new_columns_are_of_any_values(library):
+    make, plain = (
+        of_library(library) if library != "pandas" else (pandas.DataFrame, lambda found: found.to_dict("list"))
+    )
+    t = df.table(make({"g": ["x", "y", "x"], "n": [1, 2, 3]}))
+    texts = numpy.array(["a", "b", "c"])
+    assert plain(t.assign(m=texts).groupby("m")[["n"]].count())["n"] == [1, 1, 1]
+    assert list(plain(t.assign(m=texts).groupby("g").sum())["m"]) == ["ac", "b"]
+    assert plain(t.assign(m=b"ab").collect())["m"] == [b"ab"] * 3
+    found = plain(t[t.n > 1].assign(a=["u", "v"], b=t.n, c=lambda t: t.b * 2, d=t.g).collect())
+    assert (found["a"], found["b"], found["c"], found["d"]) == (["u", "v"], [2, 3], [4, 6], ["y", "x"])
+
+
+def test_expressions_are_no_columns():
+    polars = pytest.importorskip("polars")
+    with pytest.raises(DovetailError, match=r"the new column 'y' must be made of values .* got the expression"):
+        df.table(polars.DataFrame({"x": [1]})).assign(y=polars.col("x") * 2)
+
+
+def test_texts_of_a_dict_may_be_missing():
+    t = df.table({"s": numpy.array(["a", None, "a"], object), "n": [1, 2, 3]})
+    assert t[t.s == "a"].n.sum() == t[t.s.isin(["a"])].n.sum() == 4
+    for key in ("s", t.s):
+        found = t.groupby(key)[["n"]].sum()
+        assert list(found) == ["s", "n"]
+        assert found["n"].tolist() == [4, 2]
 
 
 @pytest.mark.parametrize("late", [[], ["late", "later than all that came"]])
