@@ -86,7 +86,8 @@ def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[
         with contextlib.ExitStack() as beside:
             readers = {"ours": ours.batches}
             for plan in candidates:
-                running = beside.enter_context(define(pipeline).open(plan, budget_bytes=BUDGET_BYTES))
+                like = with_buffers_like(plan, ours.plan)
+                running = beside.enter_context(define(pipeline).open(like, budget_bytes=BUDGET_BYTES))
                 readers[in_short(plan)] = iter(running)
             readers["DataLoader"] = iter(loader(pipeline, workers))
             rates = by_turns(readers, pipeline, rounds=1 if quick else ROUNDS)
@@ -122,6 +123,18 @@ def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[
                 row[f"over {peer}"] = over
                 bars.append(Bar(f"{pipeline.name}, over {peer}", over, least=0.95))
     return [row], bars
+
+
+def with_buffers_like(plan: FeedPlan, other: FeedPlan) -> FeedPlan:
+    """A plan with the other's buffers, larger where it has more workers: one that has filled those waits while others
+    are read, and has no more than a moment's batches ready when its own turn comes."""
+    counts = [sum(stage.workers for stage in each.stages) for each in (plan, other)]
+    more = max(1.0, counts[0] / counts[1])
+    stages = (
+        dataclasses.replace(stage, buffer_bytes=int(more * like.buffer_bytes))
+        for stage, like in zip(plan.stages, other.stages, strict=True)
+    )
+    return dataclasses.replace(plan, stages=tuple(stages))
 
 
 def by_turns(readers: dict[str, Iterator[Any]], pipeline: Pipeline, *, rounds: int) -> dict[str, list[float]]:
