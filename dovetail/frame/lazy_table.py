@@ -83,8 +83,8 @@ class LazyColumn(NDArrayOperatorsMixin):
                 return found
             if (found := self._find_by_library(ufunc, inputs)) is not None:
                 return found
-            if ufunc in _OPERATORS:  # which answer where the ufunc has no loop, of dates and texts
-                return _OPERATORS[ufunc](*_collect(inputs))
+            if ufunc in _EQUALITIES:  # which answer where the ufunc has no loop, of dates and texts
+                return _EQUALITIES[ufunc](*_collect(inputs))
         return getattr(ufunc, method)(*_collect(inputs), **_collect(options))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
@@ -528,7 +528,7 @@ class LazyTable:
         return None if numbered is None else numbered_key(name, *numbered)
 
 
-_OPERATORS = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
+_EQUALITIES = {numpy.equal: operator.eq, numpy.not_equal: operator.ne}
 
 
 def _as_list(by: Any) -> list[Any]:
