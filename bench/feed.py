@@ -10,13 +10,13 @@ are made in a cache folder; whoever cannot be installed is named with the reason
 
 import argparse
 import contextlib
-import dataclasses
 import itertools
 import math
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from feed_memory import memory_rows
@@ -35,8 +35,8 @@ THREADS, PROCESSES = (3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128), (3, 4, 6)
 BUDGET_BYTES = 256 << 20
 # A glance at each fixed setting, and how many of the best are looked at for longer.
 GLANCE_SECONDS, AGAIN = 0.8, 3
-# Then all read by turns: so often, for so long each, after what had waited for them was taken.
-ROUNDS, WINDOW_SECONDS, SKIPPED_SECONDS = 5, 3.0, 1.0
+# Then all read by turns: so often, for so long each, once they have run for a moment.
+ROUNDS, WINDOW_SECONDS, WARM_SECONDS = 5, 3.0, 1.5
 REACHED_SECONDS = 10.0
 OTHERS = ("memory", "overhead", "resize", "simulated")
 
@@ -77,70 +77,57 @@ def measure(part: str, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]
 
 
 def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """One pipeline by everybody. Who is here reads by turns, a window each, for the machine is faster at one moment
-    than at the next; peers in environments of their own read between two windows of ours."""
+    """One pipeline by everybody. Ours is followed from nothing until it has settled; then the workers that it has come
+    to read by turns with the best fixed settings and the loader, each begun anew and alone, for the machine is faster
+    at one moment than at the next. Peers in environments of their own read between two turns of ours."""
     candidates = glance(pipeline, quick=quick)
     workers = best_loader(pipeline, quick=quick)
-    with contextlib.ExitStack() as opened:
-        ours = opened.enter_context(FollowedFeed(pipeline, settle_seconds=0.5 if quick else REACHED_SECONDS))
-        with contextlib.ExitStack() as beside:
-            readers = {"ours": ours.batches}
-            for plan in candidates:
-                like = with_buffers_like(plan, ours.plan)
-                running = beside.enter_context(define(pipeline).open(like, budget_bytes=BUDGET_BYTES))
-                readers[in_short(plan)] = iter(running)
-            readers["DataLoader"] = iter(loader(pipeline, workers))
-            rates = by_turns(readers, pipeline, rounds=1 if quick else ROUNDS)
-            del readers["DataLoader"]
-        own, loaded = (statistics.median(rates.pop(name)) for name in ("ours", "DataLoader"))
-        medians = {name: statistics.median(found) for name, found in rates.items()}
-        setting, best = max(medians.items(), key=lambda each: each[1])
-        row: dict[str, Any] = {
-            "part": pipeline.name,
-            "items/s": own,
-            "workers": in_short(ours.plan),
-            "resizes": ours.resizes,
-            "best fixed": best,
-            "fixed workers": setting,
-            "of best fixed": own / best,
-            "reached seconds": reached(ours.times, 0.95 * ours.rate * best / own, pipeline),
-            "predicted over measured": ours.predicted / ours.rate,
-            "DataLoader": loaded,
-            "loader workers": workers,
-            "over DataLoader": own / loaded,
-        }
-        bars = [
-            Bar(f"{pipeline.name}, of the best fixed setting", row["of best fixed"], least=0.95),
-            Bar(f"{pipeline.name}, seconds until that was reached", row["reached seconds"], most=REACHED_SECONDS),
-            Bar(f"{pipeline.name}, prediction off by", abs(row["predicted over measured"] - 1), most=0.1),
-        ]
-        for peer in PACKAGES if peers else ():
-            before = window(ours.batches, pipeline)
-            rate, reason = rate_of(peer, pipeline, seconds=6.0, warm_seconds=3.0)
-            row[peer] = rate if rate is not None else reason
-            if rate is not None:
-                over = (before + window(ours.batches, pipeline)) / 2 / rate
-                row[f"over {peer}"] = over
-                bars.append(Bar(f"{pipeline.name}, over {peer}", over, least=0.95))
+    with FollowedFeed(pipeline, settle_seconds=0.5 if quick else REACHED_SECONDS) as ours:
+        settled = ours.plan
+    readers: dict[str, Opened] = {in_short(plan): partial(open_fixed, pipeline, plan) for plan in candidates}
+    readers["ours"] = partial(open_fixed, pipeline, settled)
+    readers["DataLoader"] = lambda: contextlib.nullcontext(loader(pipeline, workers))
+    rates = by_turns(readers, pipeline, rounds=1 if quick else ROUNDS)
+    own, loaded = (statistics.median(rates.pop(name)) for name in ("ours", "DataLoader"))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    setting, best = max(medians.items(), key=lambda each: each[1])
+    row: dict[str, Any] = {
+        "part": pipeline.name,
+        "items/s": own,
+        "workers": in_short(settled),
+        "resizes": ours.resizes,
+        "best fixed": best,
+        "fixed workers": setting,
+        "of best fixed": own / best,
+        "reached seconds": reached(ours.times, 0.95 * ours.rate * best / own, pipeline),
+        "predicted over measured": ours.predicted / ours.rate,
+        "DataLoader": loaded,
+        "loader workers": workers,
+        "over DataLoader": own / loaded,
+    }
+    bars = [
+        Bar(f"{pipeline.name}, of the best fixed setting", row["of best fixed"], least=0.95),
+        Bar(f"{pipeline.name}, seconds until that was reached", row["reached seconds"], most=REACHED_SECONDS),
+        Bar(f"{pipeline.name}, prediction off by", abs(row["predicted over measured"] - 1), most=0.1),
+    ]
+    for peer in PACKAGES if peers else ():
+        before = window(readers["ours"], pipeline)
+        rate, reason = rate_of(peer, pipeline, seconds=6.0, warm_seconds=3.0)
+        row[peer] = rate if rate is not None else reason
+        if rate is not None:
+            over = (before + window(readers["ours"], pipeline)) / 2 / rate
+            row[f"over {peer}"] = over
+            bars.append(Bar(f"{pipeline.name}, over {peer}", over, least=0.95))
     return [row], bars
 
 
-def with_buffers_like(plan: FeedPlan, other: FeedPlan) -> FeedPlan:
-    """A plan with the other's buffers, larger where it has more workers: one that has filled those waits while others
-    are read, and has no more than a moment's batches ready when its own turn comes."""
-    counts = [sum(stage.workers for stage in each.stages) for each in (plan, other)]
-    more = max(1.0, counts[0] / counts[1])
-    stages = (
-        dataclasses.replace(stage, buffer_bytes=int(more * like.buffer_bytes))
-        for stage, like in zip(plan.stages, other.stages, strict=True)
-    )
-    return dataclasses.replace(plan, stages=tuple(stages))
+Opened = Callable[[], contextlib.AbstractContextManager[Iterable[Any]]]
+"""Begins to read, from the first item, until it is left."""
 
 
-def by_turns(readers: dict[str, Iterator[Any]], pipeline: Pipeline, *, rounds: int) -> dict[str, list[float]]:
-    """The rates of each, a window in every round; each has been read from before."""
-    for batches in readers.values():
-        steady_rate(batches, pipeline, warm_seconds=1.0, seconds=0.1)
+def by_turns(readers: dict[str, Opened], pipeline: Pipeline, *, rounds: int) -> dict[str, list[float]]:
+    """The rates of each, a window in every round, with nobody else reading: whoever filled its buffers while others
+    are read would take cores from them, and have a moment's batches ready at its own turn."""
     found: dict[str, list[float]] = {name: [] for name in readers}
     for number in range(rounds):
         for name in sorted(readers, reverse=number % 2 == 1):
@@ -148,10 +135,15 @@ def by_turns(readers: dict[str, Iterator[Any]], pipeline: Pipeline, *, rounds: i
     return found
 
 
-def window(batches: Iterator[Any], pipeline: Pipeline) -> float:
-    """Items per second over a moment, once what waited meanwhile has been taken."""
-    going_on = dataclasses.replace(pipeline, counted_from=0)
-    return steady_rate(batches, going_on, warm_seconds=SKIPPED_SECONDS, seconds=WINDOW_SECONDS)
+def window(begin: Opened, pipeline: Pipeline) -> float:
+    """Items per second over a moment, once it runs and has come to where the pipeline is counted from."""
+    with begin() as batches:
+        return steady_rate(batches, pipeline, warm_seconds=WARM_SECONDS, seconds=WINDOW_SECONDS)
+
+
+def open_fixed(pipeline: Pipeline, plan: FeedPlan) -> contextlib.AbstractContextManager[Iterable[Any]]:
+    """The pipeline with a fixed plan."""
+    return define(pipeline).open(plan, budget_bytes=BUDGET_BYTES)
 
 
 def define(pipeline: Pipeline) -> Feed:
@@ -253,7 +245,7 @@ def pooled_plan(names: list[str], kinds: list[str], workers: dict[str, int]) -> 
 
 def fixed_rate(pipeline: Pipeline, plan: FeedPlan, *, seconds: float) -> float:
     """Items per second with a fixed plan."""
-    with define(pipeline).open(plan, budget_bytes=BUDGET_BYTES) as running:
+    with open_fixed(pipeline, plan) as running:
         return steady_rate(running, pipeline, warm_seconds=0.5, seconds=seconds)
 
 
