@@ -30,6 +30,8 @@ from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.units import show_some
 
 _MOST_UNITS = 256
+# A unit of light items that takes longer has met one that is not.
+_LIGHT_SECONDS = 0.05
 REMOTE = "remote"
 """Workers on other nodes: they take what nobody has begun, from reading to the end, and no stage is theirs alone."""
 KINDS = ("thread", "process", REMOTE)
@@ -64,6 +66,7 @@ class FeedFlow:
         self._generation = 0
         self._running: set[FeedUnit] = set()
         self._is_reading = False
+        self._is_light = False
         self._reset(FeedPosition())
 
     def _reset(self, begin: FeedPosition) -> None:
@@ -124,6 +127,7 @@ class FeedFlow:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
         with self._lock:
             self.kinds, self.workers, self.buffer_bytes = kinds, workers, buffer_bytes
+            self._is_light = False
             waiting = [unit for each in self._ready.values() for unit in each]
             self._ready = {kind: [] for kind in self.workers}
             for unit in waiting:
@@ -205,13 +209,18 @@ class FeedFlow:
                     unit.upto = self._segment_end(unit, kind)
                     return unit
 
-    def finish(self, unit: FeedUnit, items: ItemRun, work: list[StageWork]) -> None:
-        """A worker has put a unit through the stages that it was given it for."""
+    def finish(self, unit: FeedUnit, items: ItemRun, work: list[StageWork], *, is_light: bool = False) -> None:
+        """A worker has put a unit through the stages that it was given it for. Where a thread's items are `is_light`,
+        one thread at a time is at work from now on: what they take is the interpreter's work, for whose lock several
+        would wait by turns."""
         unit.items = items
         if self._cache is not None and unit.at < unit.upto == self._cache.place:
             self._cache.keep(unit)
         with self._lock:
             self._count(unit, work)
+            if unit.at == 0 and is_light != self._is_light:
+                self._is_light = is_light
+                self._wake()
             unit.at = unit.upto
             if not self._stays(unit):
                 return
@@ -286,17 +295,20 @@ class FeedFlow:
                 return None
             if wait and self._present[kind] > self.workers[kind]:
                 self._present[kind] -= 1
+                self._call_worker(kind)  # for what this one was woken for
                 return None
-            unit = heapq.heappop(self._ready[kind]) if self._ready[kind] else self._admit(kind)
+            unit = None
+            if not self._are_enough(kind):
+                unit = heapq.heappop(self._ready[kind]) if self._ready[kind] else self._admit(kind)
             if unit is not None:
                 self._running.add(unit)
-                unit.is_remote = kind == REMOTE
+                unit.is_remote, unit.taken_at = kind == REMOTE, time.monotonic()
                 if self._ready[kind] or kind in (self.kinds[0], REMOTE):
-                    self._for_work[kind].notify()
+                    self._call_worker(kind)
                 return unit
             if not wait:
                 return None
-            self._for_work[kind].wait()
+            self._for_work[kind].wait(_LIGHT_SECONDS if self._are_enough(kind) else None)
 
     def _admit(self, kind: str) -> FeedUnit | None:
         if kind not in (self.kinds[0], REMOTE) or not self._started or self._is_reading or self._is_broken:
@@ -367,7 +379,7 @@ class FeedFlow:
     def _push(self, unit: FeedUnit) -> None:
         kind = self.kinds[unit.at]
         heapq.heappush(self._ready[kind], unit)
-        self._for_work[kind].notify()
+        self._call_worker(kind)
 
     def _stays(self, unit: FeedUnit) -> bool:
         """Take a unit from those in work; whether it is still wanted."""
@@ -471,8 +483,20 @@ class FeedFlow:
         last = unit.upto if unit.upto > unit.at else unit.end
         return [stage.name for stage in self._stages[unit.at : last]]
 
+    def _are_enough(self, kind: str) -> bool:
+        """Whether one more worker of a kind would only wait for the one at work, which is not held up itself."""
+        if kind != "thread" or not self._is_light:
+            return False
+        since = time.monotonic() - _LIGHT_SECONDS
+        at_work = (unit for unit in self._running if self.kinds[unit.at] == kind and not unit.is_remote)
+        return any(unit.taken_at > since for unit in at_work)
+
+    def _call_worker(self, kind: str) -> None:
+        if not self._are_enough(kind):
+            self._for_work[kind].notify()
+
     def _wake_for_room(self) -> None:
-        self._for_work[self.kinds[0]].notify()
+        self._call_worker(self.kinds[0])
         if self._present[REMOTE]:
             self._for_work[REMOTE].notify()
         self._for_room.notify_all()

@@ -8,10 +8,11 @@ is read once more. Knows files and datasets; knows nothing of stages.
 import abc
 import collections
 import functools
+import operator
 import os
 import tarfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -32,6 +33,10 @@ class ItemSource(abc.ABC):
     @abc.abstractmethod
     def read(self, index: int) -> Any:
         """The item of this number."""
+
+    def reader(self) -> Callable[[int], Any]:
+        """The same as a function to be called many times."""
+        return self.read
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -54,6 +59,10 @@ class DatasetSource(ItemSource):
     def read(self, index: int) -> Any:
         """The item of this number, as the dataset gives it."""
         return self.data[index]
+
+    def reader(self) -> Callable[[int], Any]:
+        """The same without a call of Python's own for each."""
+        return functools.partial(operator.getitem, self.data)
 
     def describe(self) -> str:
         """The dataset's type and length."""

@@ -30,6 +30,8 @@ _LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
 _MOST_AT_ONCE = 64
 # What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
 _LIGHT_TYPES = (int, float, complex, numpy.generic)
+# Of these one is as large as the next.
+_EQUALLY_LARGE = {float, *(numpy.dtype(code).type for code in "?bhilqBHILQefdFD")}
 _DROPPED = object()
 """What a filter makes of an item that it does not keep."""
 Grow = Callable[[int, int], None]
@@ -97,8 +99,8 @@ class StageChain:
         self.seed, self.skips = definition.seed, definition.skip > 0
         self.source = definition.source
         self._cache_place = definition.cache_place()
-        self._is_light = False
-        """Whether items have been small and quick of late."""
+        self.is_light = False
+        """Whether items have been small and quick of late: calling their functions is what takes long."""
         operations = [stage.operation for stage in self.stages]
         self._batch_place = operations.index("batch") if "batch" in operations else len(operations)
         self._rng = [gives_rng(stage) for stage in self.stages]
@@ -160,7 +162,7 @@ class StageChain:
         self, items: ItemRun, first: int, last: int, *, seeded: bool, grow: Grow | None, counts_cpu: bool
     ) -> list[StageWork]:
         work = [StageWork() for _ in range(first, last)]
-        place = first
+        place = stop = first
         while place < last:
             stop = place + 1
             operation = self.stages[place].operation
@@ -175,7 +177,7 @@ class StageChain:
             if items.faults and not self.skips:
                 break
             place = stop
-        items.held_bytes = sum(map(item_bytes, items.values or ()))
+        items.held_bytes = work[stop - first - 1].bytes if work else sum(map(item_bytes, items.values or ()))
         return work
 
     def _time_stage(self, apply: Callable[[], None], items: ItemRun, work: StageWork, counts_cpu: bool) -> None:
@@ -198,14 +200,14 @@ class StageChain:
     ) -> None:
         """Item by item through stages that take one each; where items are light, stage by stage."""
         is_read = self.stages[first].operation == "read" and items.values is None
-        may_try = is_read and not seeded and self._is_light and not any(self._rng[first:last])
+        may_try = is_read and not seeded and self.is_light and not any(self._rng[first:last])
         busy = time.thread_time()
         if may_try and self._columns(items, range(first, last), work, grow, counts_cpu):
-            self._is_light = self._seems_light(items, work, time.thread_time() - busy)
+            self.is_light = self._seems_light(items, work, time.thread_time() - busy)
             return
         self._run_rows(items, first, last, work, seeded, grow, counts_cpu)
         if is_read:
-            self._is_light = self._seems_light(items, work, time.thread_time() - busy)
+            self.is_light = self._seems_light(items, work, time.thread_time() - busy)
 
     def _columns(
         self, items: ItemRun, stages: range, work: list[StageWork], grow: Grow | None, counts_cpu: bool
@@ -243,11 +245,11 @@ class StageChain:
             start, busy = time.perf_counter(), time.thread_time() if counts_cpu else 0.0
             function = self._function(place)
             if self.stages[place].operation == "read":
-                values = [function(number) for number in numbers]
+                values = list(map(function, numbers))
             elif self.stages[place].operation == "map":
-                values = [function(value) for value in values]
+                values = list(map(function, values))
             else:
-                kept = [bool(function(value)) for value in values]
+                kept = list(map(bool, map(function, values)))
                 places, numbers, values = (list(itertools.compress(each, kept)) for each in (places, numbers, values))
             work.seconds += time.perf_counter() - start
             if counts_cpu:
@@ -372,7 +374,7 @@ class StageChain:
         stage = self.stages[place]
         if stage.operation == "read":
             assert isinstance(self.source, ItemSource) or stage.function is None
-            return self.source.read if isinstance(self.source, ItemSource) else _call_plainly
+            return self.source.reader() if isinstance(self.source, ItemSource) else _call_plainly
         return stage.function or collate
 
     def draw_key(self, place: int, epoch: int) -> int:
@@ -462,9 +464,15 @@ def _are_light(values: Sequence[Any]) -> bool:
 
 
 def _measure(work: StageWork, values: list[Any]) -> None:
-    sizes = list(map(sys.getsizeof if _are_light(values) else item_bytes, values))
-    work.bytes += sum(sizes)
-    work.most_bytes = max(work.most_bytes, max(sizes, default=0))
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds < _EQUALLY_LARGE:
+        most = sys.getsizeof(values[0])
+        work.bytes += most * len(values)
+    else:
+        sizes = list(map(item_bytes, values))
+        work.bytes += sum(sizes)
+        most = max(sizes, default=0)
+    work.most_bytes = max(work.most_bytes, most)
 
 
 def _count(work: StageWork, size: int) -> None:

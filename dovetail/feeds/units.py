@@ -47,6 +47,8 @@ class FeedUnit:
     reads_stream: bool = False
     is_remote: bool = False
     """Whether the worker that has it is on another node."""
+    taken_at: float = 0.0
+    """When a worker took it, by the clock."""
     error: BaseException | None = None
     """What the stream raised behind its items."""
     hits: dict[int, Any] | None = None

@@ -125,7 +125,7 @@ class FeedWorkers:
                 except RunAbandoned:
                     self._flow.abandon(unit)
                     continue
-                self._flow.finish(unit, unit.items, work)
+                self._flow.finish(unit, unit.items, work, is_light=self._chain.is_light)
 
     def _run_process(self) -> None:
         server = self._server

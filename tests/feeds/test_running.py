@@ -17,8 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.describe.programs import load_file
+from dovetail.feeds.assembly import FeedPosition
+from dovetail.feeds.byte_budget import ByteBudget
 from dovetail.feeds.definition import feed
+from dovetail.feeds.flow import REMOTE, FeedFlow
 from dovetail.feeds.running import RunningFeed
+from dovetail.feeds.stage_chain import ItemRun, StageWork
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 from tests.feeds.feeds import (
     PIPELINES,
@@ -214,6 +218,24 @@ def test_light_items_are_what_plain_python_makes_of_them():
         list(feed(range(2000)).map(square).map(all_but_one))
 
 
+def test_light_items_are_one_threads_work_until_they_are_not_light():
+    flow = FeedFlow(feed(range(512)).batch(16), budget=ByteBudget(limit_bytes=1 << 24), cache=None)
+    flow.set_workers(["thread", "thread"], {"thread": 3, "process": 0, REMOTE: 0}, 1 << 20)
+    flow.start(FeedPosition())
+
+    def finish(unit, *, is_light):
+        work = [StageWork(items=16, bytes=512, most_bytes=32), StageWork(items=1, bytes=328, most_bytes=328)]
+        flow.finish(unit, ItemRun(0, [], [], [], held_bytes=328), work, is_light=is_light)
+
+    first = flow.take("thread", wait=False)
+    finish(first, is_light=True)
+    second = flow.take("thread", wait=False)
+    assert second is not None
+    assert flow.take("thread", wait=False) is None
+    finish(second, is_light=False)
+    assert all(flow.take("thread", wait=False) is not None for _ in range(3))
+
+
 def test_an_iteration_that_was_left_off_is_not_taken_up():
     definition = PIPELINES["plain"]
     with definition.open(plan(definition, workers=2)) as running:
@@ -221,7 +243,8 @@ def test_an_iteration_that_was_left_off_is_not_taken_up():
         assert same(list(running), EXPECTED["plain"][1])
 
 
-def test_a_slow_item_does_not_hold_back_the_workers_behind_it():
+@pytest.mark.parametrize("made", [lambda number: torch.zeros(10), float], ids=["tensors", "light"])
+def test_a_slow_item_does_not_hold_back_the_workers_behind_it(made):
     begun = []
     release = threading.Event()
 
@@ -232,7 +255,7 @@ def test_a_slow_item_does_not_hold_back_the_workers_behind_it():
         return number
 
     items = 20_000  # more than are read ahead until the second start: of another epoch, the first would wait, too
-    definition = feed(range(items)).map(slow_first).map(lambda number: torch.zeros(10))
+    definition = feed(range(items)).map(slow_first).map(made)
     with definition.open(plan(definition, workers=2)) as running:
         running.load_state_dict({"epoch": 0, "index": 0, "position": 0, "skipped": 0, "items": items})
         release.set()  # for the one item that is tried first
