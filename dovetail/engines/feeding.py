@@ -225,12 +225,19 @@ class WatchedFeed:
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=_switch_seconds(self.plan),
             remote=remote,
+            may_try=self._judge.may_try(rate),
         )
         self.profiles = found.profiles
         if found.reason and self._judge.may_resize(rate, now_seconds=now):
             if found.plan.remote_workers == self.plan.remote_workers:  # cores of other nodes come when they come
                 shows = now + _switch_seconds(self.plan, found.plan)
-                self._judge.begin(self.plan, rate=rate, expected=found.expected_per_second, from_seconds=shows)
+                self._judge.begin(
+                    self.plan,
+                    rate=rate,
+                    expected=found.expected_per_second,
+                    from_seconds=shows,
+                    is_trial=found.is_trial,
+                )
             self._resize(found.plan, found.reason, rate=rate)
 
     def _learn_kinds(self) -> None:

@@ -68,15 +68,23 @@ class ResizeJudge:
         self._before: FeedPlan | None = None
         self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
         self._hold_seconds = _HOLD_SECONDS
+        self._is_trial, self._tried_in_vain = False, 0.0
 
-    def begin(self, before: FeedPlan, *, rate: float, expected: float, from_seconds: float) -> None:
-        """A feed that gave this rate with the plan `before` is resized, which shows from then on."""
-        self._before, self._rate, self._from_seconds = before, rate, from_seconds
+    def begin(
+        self, before: FeedPlan, *, rate: float, expected: float, from_seconds: float, is_trial: bool = False
+    ) -> None:
+        """A feed that gave this rate with the plan `before` is resized, which shows from then on; as a trial, after
+        which, where it brings nothing, others may be resized at once."""
+        self._before, self._rate, self._from_seconds, self._is_trial = before, rate, from_seconds, is_trial
         self._enough = rate + _LEAST_SHARE * (expected - rate)
 
     def may_resize(self, rate: float, *, now_seconds: float) -> bool:
         """Whether the last resize was judged, and another may be tried."""
         return self._before is None and (now_seconds >= self._until_seconds or rate < _CHANGED * self._rate)
+
+    def may_try(self, rate: float) -> bool:
+        """Whether a trial may bring something: none has been in vain of the same feed, on the same machine."""
+        return not _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
 
     def judge(self, rate: float, *, since_seconds: float, now_seconds: float) -> FeedPlan | None:
         """The plan to go back to, where too little of what was expected came; None where enough did, or it is not known
@@ -87,6 +95,9 @@ class ResizeJudge:
         if rate >= self._enough:
             self._hold_seconds = _HOLD_SECONDS
             return None
+        if self._is_trial:
+            self._tried_in_vain = self._rate
+            return before
         self._until_seconds = now_seconds + self._hold_seconds
         self._hold_seconds *= 2
         return before

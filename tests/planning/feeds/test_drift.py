@@ -123,6 +123,47 @@ def test_nothing_is_resized_where_nothing_changed() -> None:
     assert (found.plan, found.reason) == (now, "")
 
 
+@pytest.mark.parametrize(
+    ("may_try", "budget_bytes", "workers"), [(True, 1 << 20, 75), (True, 60_000, 50), (False, 1 << 20, 50)]
+)
+def test_threads_that_wait_are_tried_where_the_lock_is_thought_to_be_the_wall(may_try, budget_bytes, workers) -> None:
+    read = dataclasses.replace(DECODE, service_seconds=5e-3, cpu_seconds=1e-4, lock_seconds=1e-4, most_bytes=1000)
+    now = plan_feed([read], cores=2, budget_bytes=budget_bytes)
+    assert (now.stages[0].workers, now.wall) == (50, "the interpreter's lock")
+    found = decide(
+        [read],
+        now,
+        [seen(10_000, cpu=1e-4, waited=4.9e-3)],
+        seconds=1.0,
+        measured_per_second=10_000.0,
+        cores=2,
+        budget_bytes=budget_bytes,
+        horizon_seconds=1000.0,
+        switch_seconds=0.1,
+        may_try=may_try,
+    )
+    assert (found.plan.stages[0].workers, found.is_trial) == (workers, workers == 75)
+    assert found.expected_per_second == (pytest.approx(11_000.0) if workers == 75 else 0.0)
+
+
+def test_threads_that_compute_are_not_tried() -> None:
+    loop = dataclasses.replace(DECODE, service_seconds=1e-3, cpu_seconds=1e-3, lock_seconds=1e-3)
+    now = plan(4)
+    found = decide(
+        [loop],
+        now,
+        [seen(1000, cpu=1e-3, waited=3e-3)],
+        seconds=1.0,
+        measured_per_second=1000.0,
+        cores=2,
+        budget_bytes=1 << 20,
+        horizon_seconds=1000.0,
+        switch_seconds=0.1,
+        may_try=True,
+    )
+    assert found.plan is now
+
+
 def test_a_plan_for_another_load_is_made_again_and_names_its_wall() -> None:
     now = dataclasses.replace(plan(1), items_per_second=250.0, wall="decode")
     found = decide(
