@@ -52,7 +52,8 @@ _QUIET = 0.95
 _LOCK_SHARE = 0.25
 # What batches take beside their stages counts from this share of what they take in them.
 _LEAST_FLOW = 0.25
-# How many workers show how a feed that waits scales.
+# How many workers show what a feed that waits takes beside its stages, and how it scales.
+_FLOW_WORKERS = 24
 _WAITING_WORKERS = 8
 
 
@@ -260,8 +261,14 @@ def _thread_profile(alone: _Alone, place: int, *, draws: bool) -> StageProfile:
 
 def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> FeedModel:
     """The stages with what a batch takes on its way beside them: to be admitted, queued, put in order and given. Of
-    small items that is most of what they take. The last stage has it, which makes the batch."""
-    stages = tuple(StagePlan(name=each.name, worker="thread", workers=1) for each in model.profiles)
+    small items that is most of what they take. The last stage has it, which makes the batch. Stages that mostly wait
+    have some more threads: of three that wait by turns each is woken for each item, which takes longer."""
+    seconds = sum(visits * each.service_seconds for visits, each in zip(model.visits, model.profiles, strict=True))
+    waiting = int(seconds / model.cpu_seconds / 2) if model.cpu_seconds else _FLOW_WORKERS
+    stages = tuple(
+        StagePlan(name=each.name, worker="thread", workers=1 if place else max(1, min(waiting, _FLOW_WORKERS)))
+        for place, each in enumerate(model.profiles)
+    )
     with _running(definition, FeedPlan(stages=stages), budget_bytes) as (running, batches):
         before, used = running.stats(), time.process_time()
         _count(batches, RUNNING_SECONDS)
@@ -271,7 +278,7 @@ def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> Feed
         return model
     more = used / made - model.cpu_seconds
     # A batch for each worker may be under way when clocks are read.
-    unsure = max(_LEAST_FLOW * model.cpu_seconds, 2 * len(stages) * model.cpu_seconds / made)
+    unsure = max(_LEAST_FLOW * model.cpu_seconds, 2 * sum(stage.workers for stage in stages) * model.cpu_seconds / made)
     if abs(more) < unsure:
         return model
     if more < 0:  # stages were slowed down by the clocks that were read for each item
@@ -344,12 +351,12 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
     return found * 1e-9
 
 
-def _count(batches: Iterator[object], seconds: float) -> tuple[int, float]:
-    """How many batches come within so many seconds, and how long that really was."""
+def _count(batches: Iterator[object], seconds: float, *, rounds_of: int = 1) -> tuple[int, float]:
+    """How many batches come within so many seconds, in whole rounds, and how long that really was."""
     began, count = time.perf_counter(), 0
     for _ in batches:
         count += 1
-        if time.perf_counter() - began > seconds:
+        if count % rounds_of == 0 and time.perf_counter() - began > seconds:
             break
     return count, time.perf_counter() - began
 
@@ -402,9 +409,10 @@ def _measure_scaling(definition: Feed, model: FeedModel, budget_bytes: int, *, c
             StagePlan(name=profile.name, worker="thread", workers=1 if place else 1 + more)
             for place, profile in enumerate(profiles)
         )
-        with _running(definition, FeedPlan(stages=stages), budget_bytes) as (_, batches):
-            count, took = _count(batches, RUNNING_SECONDS / 2)
         workers = len(profiles) + more
+        # Workers that wait equally long are all done at one moment: so many batches come at once, again and again.
+        with _running(definition, FeedPlan(stages=stages), budget_bytes) as (_, batches):
+            count, took = _count(batches, RUNNING_SECONDS / 2, rounds_of=workers)
         explained = min(workers / seconds, most)
         points.append((workers, workers / seconds * min(1.0, count / took / explained)))
     return fit_scaling(points)
