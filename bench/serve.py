@@ -7,9 +7,10 @@ rest; groups of features are counts of the title, its words, and pieces of words
 regression. What 20,000 fresh offers take, in seconds of CPU, medians of three by turns, and how many fewer are right.
 `promise`: 200 cascades, each from rows, splits and models of its own, 6,000 rows of numbers for each (the promise does
 not depend on what features are made of, and texts would take an hour), promised to lose at most 0.5 points: in how many
-were more of 20,000 fresh rows answered wrongly that the whole would have answered rightly? `digits`: a cascade of what
-`recipes/digits.py` trains. `plain`: titles that say nothing, so that no cascade pays. `top`: the best hundred of a
-million rows of numbers, 100 times. `--quick` takes few rows and writes nothing.
+were more of 20,000 fresh rows answered wrongly that the whole would have answered rightly? `digits`: a cascade of
+models of `recipes/digits.py`, trained by `dt.run` on digits that move (`moving_digits.py`). `plain`: titles that say
+nothing, so that no cascade pays. `top`: the best hundred of a million rows of numbers, 100 times. `--quick` takes few
+rows and writes nothing.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -173,28 +173,21 @@ def promise(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
 
 
 def digits(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """The models of `recipes/digits.py`, as `dt.run` trains them, on pictures drawn from those held out, each moved by
-    up to a cell and with noise of its own."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
-    import digits as recipe
+    """Perceptrons and convolutional networks of three sizes each, as `dt.run` trains them on pictures that move."""
+    from moving_digits import draw, moving
 
-    workload = dt.grid(recipe.mlp, width=[64, 256], epochs=4) if quick else recipe.workload
-    _, (images, labels) = recipe._data()
-
-    def drawn(count: int, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        draw = torch.Generator().manual_seed(seed)
-        which = torch.randint(len(images), (count,), generator=draw)
-        moves = torch.randint(3, (count,), generator=draw) - 1
-        moved = torch.stack([image.roll(int(move), -1) for image, move in zip(images[which], moves, strict=True)])
-        return moved + 0.05 * torch.randn(moved.shape, generator=draw), labels[which]
-
+    workload = dt.join(
+        dt.grid(moving, kind="mlp", size=[64] if quick else [64, 256, 512], epochs=4 if quick else 40),
+        dt.grid(moving, kind="cnn", size=[4] if quick else [8, 16, 32], epochs=2 if quick else 40),
+        name="moving digits",
+    )
     count = 1000 if quick else 20_000
     with tempfile.TemporaryDirectory() as home:
         result = dt.run(workload, store=home, progress=False)
-        held_out = drawn(count, seed=1)
+        held_out = draw(count, seed=1)
         cascade = dt.cascade(result, metric="accuracy", lose=0.02 if quick else LOST, calibrate=held_out)
         plain = result.best("accuracy").model()
-    rows, truth = drawn(count, seed=2)
+    rows, truth = draw(count, seed=2)
     before, now = [], []
     with torch.inference_mode():
         for _ in range(1 if quick else 3):

@@ -245,11 +245,11 @@ class StageChain:
             start, busy = time.perf_counter(), time.thread_time() if counts_cpu else 0.0
             function = self._function(place)
             if self.stages[place].operation == "read":
-                values = list(map(function, numbers))
+                values = _each(function, numbers)
             elif self.stages[place].operation == "map":
-                values = list(map(function, values))
+                values = _each(function, values)
             else:
-                kept = list(map(bool, map(function, values)))
+                kept = _each(function, values)
                 places, numbers, values = (list(itertools.compress(each, kept)) for each in (places, numbers, values))
             work.seconds += time.perf_counter() - start
             if counts_cpu:
@@ -457,6 +457,14 @@ def _call_with_rng(function: Callable[..., Any], value: Any, seed: int) -> Any:
 
 def _call_plainly(value: Any) -> Any:
     return value
+
+
+def _each(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """What the function makes of each. To `map` one that raises StopIteration is an end; it must be found instead."""
+    found = list(map(function, values))
+    if len(found) < len(values):
+        raise ValueError("a function raised StopIteration")
+    return found
 
 
 def _are_light(values: Sequence[Any]) -> bool:

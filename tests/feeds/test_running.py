@@ -218,6 +218,17 @@ def test_light_items_are_what_plain_python_makes_of_them():
         list(feed(range(2000)).map(square).map(all_but_one))
 
 
+def test_a_light_item_that_raises_stop_iteration_ends_no_epoch():
+    def all_but_one(number):
+        if number == 1777:
+            raise StopIteration
+        return number
+
+    with pytest.raises(ProgramError, match="item 1777 raised StopIteration"):
+        list(feed(range(2000)).map(all_but_one).batch(8))
+    assert sum(len(batch) for batch in feed(range(2000), skip=1).map(all_but_one).batch(8)) == 1999
+
+
 def test_light_items_are_one_threads_work_until_they_are_not_light():
     flow = FeedFlow(feed(range(512)).batch(16), budget=ByteBudget(limit_bytes=1 << 24), cache=None)
     flow.set_workers(["thread", "thread"], {"thread": 3, "process": 0, REMOTE: 0}, 1 << 20)
