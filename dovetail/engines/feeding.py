@@ -33,6 +33,8 @@ from dovetail.vocabulary.units import show_rate
 LOOK_SECONDS = 1.0
 # A consumer that waits for less than this share of its time is served.
 SERVED = 0.03
+# Of one that waits for less than this nothing is won by trials.
+STARVED = 0.1
 # A feed that gives just as much as is taken makes its consumer wait for each slow item: some more is aimed at.
 HEADROOM = 1.25
 # What a resize takes of the cores: a process imports what its functions need, a thread hardly anything.
@@ -203,6 +205,7 @@ class WatchedFeed:
         since, seconds, batches, consuming = self._looked, now - self._looked, self._batches, self._consuming_seconds
         self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
         if consuming > (1 - SERVED) * seconds:
+            self._judge.settle()
             return
         self._learn_kinds()
         rate = batches / seconds
@@ -225,7 +228,7 @@ class WatchedFeed:
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=_switch_seconds(self.plan),
             remote=remote,
-            may_try=self._judge.may_try(rate),
+            may_try=consuming < (1 - STARVED) * seconds and self._judge.may_try(rate, now_seconds=now),
         )
         self.profiles = found.profiles
         if found.reason and self._judge.may_resize(rate, now_seconds=now):

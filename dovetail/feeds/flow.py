@@ -30,8 +30,10 @@ from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.units import show_some
 
 _MOST_UNITS = 256
-# A unit of light items that takes longer has met one that is not.
-_LIGHT_SECONDS = 0.05
+# A unit of light items that takes longer, or longer for each item, has met one that is not light.
+_LIGHT_SECONDS, _LIGHT_ITEM_SECONDS = 0.05, 4e-5
+# After so many units in a row that a thread waited for, though it read alone, several read for good.
+_MOST_WAITS = 3
 REMOTE = "remote"
 """Workers on other nodes: they take what nobody has begun, from reading to the end, and no stage is theirs alone."""
 KINDS = ("thread", "process", REMOTE)
@@ -66,7 +68,7 @@ class FeedFlow:
         self._generation = 0
         self._running: set[FeedUnit] = set()
         self._is_reading = False
-        self._is_light = False
+        self._is_light, self._waits = False, 0
         self._reset(FeedPosition())
 
     def _reset(self, begin: FeedPosition) -> None:
@@ -127,7 +129,7 @@ class FeedFlow:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
         with self._lock:
             self.kinds, self.workers, self.buffer_bytes = kinds, workers, buffer_bytes
-            self._is_light = False
+            self._is_light, self._waits = False, 0
             waiting = [unit for each in self._ready.values() for unit in each]
             self._ready = {kind: [] for kind in self.workers}
             for unit in waiting:
@@ -209,18 +211,24 @@ class FeedFlow:
                     unit.upto = self._segment_end(unit, kind)
                     return unit
 
-    def finish(self, unit: FeedUnit, items: ItemRun, work: list[StageWork], *, is_light: bool = False) -> None:
-        """A worker has put a unit through the stages that it was given it for. Where a thread's items are `is_light`,
-        one thread at a time is at work from now on: what they take is the interpreter's work, for whose lock several
-        would wait by turns."""
+    def finish(
+        self,
+        unit: FeedUnit,
+        items: ItemRun,
+        work: list[StageWork],
+        *,
+        is_light: bool | None = None,
+        has_waited: bool = False,
+    ) -> None:
+        """A worker has put a unit through the stages that it was given it for. A thread says whether its items were
+        light, and whether it `has_waited` longer than it computed."""
         unit.items = items
         if self._cache is not None and unit.at < unit.upto == self._cache.place:
             self._cache.keep(unit)
         with self._lock:
             self._count(unit, work)
-            if unit.at == 0 and is_light != self._is_light:
-                self._is_light = is_light
-                self._wake()
+            if unit.at == 0 and is_light is not None:
+                self._learn_lightness(is_light, has_waited and unit.alone_until > 0)
             unit.at = unit.upto
             if not self._stays(unit):
                 return
@@ -297,23 +305,23 @@ class FeedFlow:
                 self._present[kind] -= 1
                 self._call_worker(kind)  # for what this one was woken for
                 return None
-            unit = None
-            if not self._are_enough(kind):
-                unit = heapq.heappop(self._ready[kind]) if self._ready[kind] else self._admit(kind)
+            unit = heapq.heappop(self._ready[kind]) if self._ready[kind] else self._admit(kind)
             if unit is not None:
                 self._running.add(unit)
-                unit.is_remote, unit.taken_at = kind == REMOTE, time.monotonic()
+                unit.is_remote = kind == REMOTE
+                reads_alone = self._is_light and kind == "thread" and unit.at == 0
+                unit.alone_until = self._alone_until(unit) if reads_alone else 0.0
                 if self._ready[kind] or kind in (self.kinds[0], REMOTE):
                     self._call_worker(kind)
                 return unit
             if not wait:
                 return None
-            self._for_work[kind].wait(_LIGHT_SECONDS if self._are_enough(kind) else None)
+            self._for_work[kind].wait(2 * _LIGHT_SECONDS if self._is_light and kind == "thread" else None)
 
     def _admit(self, kind: str) -> FeedUnit | None:
         if kind not in (self.kinds[0], REMOTE) or not self._started or self._is_reading or self._is_broken:
             return None
-        if self._error is not None:
+        if self._error is not None or (kind == "thread" and self._one_reads()):
             return None
         if self._again:
             return heapq.heappop(self._again) if self._has_room_for(self._again[0]) else None
@@ -483,16 +491,24 @@ class FeedFlow:
         last = unit.upto if unit.upto > unit.at else unit.end
         return [stage.name for stage in self._stages[unit.at : last]]
 
-    def _are_enough(self, kind: str) -> bool:
-        """Whether one more worker of a kind would only wait for the one at work, which is not held up itself."""
-        if kind != "thread" or not self._is_light:
-            return False
-        since = time.monotonic() - _LIGHT_SECONDS
-        at_work = (unit for unit in self._running if self.kinds[unit.at] == kind and not unit.is_remote)
-        return any(unit.taken_at > since for unit in at_work)
+    def _learn_lightness(self, is_light: bool, has_waited: bool) -> None:
+        """Let one thread at a time read items that are light: what they take is the interpreter's work, for whose lock
+        several would wait by turns. Where one that is alone waits all the same, it waits for something else."""
+        if self._waits < _MOST_WAITS:
+            self._waits = self._waits + 1 if has_waited else 0
+        before, self._is_light = self._is_light, is_light and self._waits < _MOST_WAITS
+        if before and not self._is_light:
+            self._for_work["thread"].notify_all()
+
+    def _alone_until(self, unit: FeedUnit) -> float:
+        return time.monotonic() + max(_LIGHT_SECONDS, _LIGHT_ITEM_SECONDS * (unit.stop - unit.start))
+
+    def _one_reads(self) -> bool:
+        """Whether one more thread that reads would only wait for the one that does, which is not held up itself."""
+        return self._is_light and max((unit.alone_until for unit in self._running), default=0.0) > time.monotonic()
 
     def _call_worker(self, kind: str) -> None:
-        if not self._are_enough(kind):
+        if kind != "thread" or self._ready[kind] or not self._one_reads():
             self._for_work[kind].notify()
 
     def _wake_for_room(self) -> None:

@@ -47,8 +47,8 @@ class FeedUnit:
     reads_stream: bool = False
     is_remote: bool = False
     """Whether the worker that has it is on another node."""
-    taken_at: float = 0.0
-    """When a worker took it, by the clock."""
+    alone_until: float = 0.0
+    """Until when, by the clock, a thread that reads light items is left to read alone."""
     error: BaseException | None = None
     """What the stream raised behind its items."""
     hits: dict[int, Any] | None = None

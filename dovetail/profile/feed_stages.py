@@ -52,6 +52,8 @@ _QUIET = 0.95
 _LOCK_SHARE = 0.25
 # What batches take beside their stages counts from this share of what they take in them.
 _LEAST_FLOW = 0.25
+# Where workers have to go by turns, a round of them may take so many times as long as it should.
+_MOST_ROUNDS = 5
 # How many workers show what a feed that waits takes beside its stages, and how it scales.
 _FLOW_WORKERS = 24
 _WAITING_WORKERS = 8
@@ -352,11 +354,13 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def _count(batches: Iterator[object], seconds: float, *, rounds_of: int = 1) -> tuple[int, float]:
-    """How many batches come within so many seconds, in whole rounds, and how long that really was."""
+    """How many batches come within so many seconds, in whole rounds where these do not take several times as long, and
+    how long that really was."""
     began, count = time.perf_counter(), 0
     for _ in batches:
         count += 1
-        if count % rounds_of == 0 and time.perf_counter() - began > seconds:
+        took = time.perf_counter() - began
+        if took > seconds and (count % rounds_of == 0 or took > _MOST_ROUNDS * seconds):
             break
     return count, time.perf_counter() - began
 

@@ -229,22 +229,72 @@ def test_a_light_item_that_raises_stop_iteration_ends_no_epoch():
     assert sum(len(batch) for batch in feed(range(2000), skip=1).map(all_but_one).batch(8)) == 1999
 
 
-def test_light_items_are_one_threads_work_until_they_are_not_light():
-    flow = FeedFlow(feed(range(512)).batch(16), budget=ByteBudget(limit_bytes=1 << 24), cache=None)
-    flow.set_workers(["thread", "thread"], {"thread": 3, "process": 0, REMOTE: 0}, 1 << 20)
-    flow.start(FeedPosition())
+class LightFlow:
+    """A flow of light items for three threads, and what they do, without threads."""
 
-    def finish(unit, *, is_light):
+    def __init__(self, definition):
+        self.flow = FeedFlow(definition, budget=ByteBudget(limit_bytes=1 << 24), cache=None)
+        self.flow.set_workers(
+            ["thread"] * len(definition.work_stages()), {"thread": 3, "process": 0, REMOTE: 0}, 1 << 20
+        )
+        self.flow.start(FeedPosition())
+
+    def take(self):
+        return self.flow.take("thread", wait=False)
+
+    def finish(self, unit, **how):
         work = [StageWork(items=16, bytes=512, most_bytes=32), StageWork(items=1, bytes=328, most_bytes=328)]
-        flow.finish(unit, ItemRun(0, [], [], [], held_bytes=328), work, is_light=is_light)
+        self.flow.finish(unit, ItemRun(0, [], [], [], held_bytes=328), work[: unit.upto], **how)
 
-    first = flow.take("thread", wait=False)
-    finish(first, is_light=True)
-    second = flow.take("thread", wait=False)
-    assert second is not None
-    assert flow.take("thread", wait=False) is None
-    finish(second, is_light=False)
-    assert all(flow.take("thread", wait=False) is not None for _ in range(3))
+    def count_readers(self):
+        """How many may read at once."""
+        taken = list(itertools.takewhile(lambda unit: unit is not None, (self.take() for _ in range(3))))
+        for unit in taken:
+            self.flow.abandon(unit)
+        return len(taken)
+
+
+def test_light_items_are_one_threads_work_until_they_are_not_light():
+    light = LightFlow(feed(range(512)).batch(16))
+    light.finish(light.take(), is_light=True)
+    assert light.count_readers() == 1
+    light.finish(light.take(), is_light=True)
+    assert light.count_readers() == 1
+    light.finish(light.take(), is_light=False)
+    assert light.count_readers() == 3
+
+
+def test_light_items_that_are_waited_for_are_read_by_several():
+    light = LightFlow(feed(range(4096)).batch(16))
+    light.finish(light.take(), is_light=True)
+    for _ in range(2):
+        light.finish(light.take(), is_light=True, has_waited=True)
+    light.finish(light.take(), is_light=True)  # which may have been a core that somebody else had
+    assert light.count_readers() == 1
+    for _ in range(3):
+        light.finish(light.take(), is_light=True, has_waited=True)
+    for _ in range(2):
+        assert light.count_readers() == 3
+        light.finish(light.take(), is_light=True)
+
+
+@pytest.mark.parametrize("stage", ["batches", "waits"])
+def test_threads_work_side_by_side_where_light_items_only_begin_or_wait(stage):
+    """Numbers are light to read; what becomes of them need not be."""
+    working, most = set(), 0
+
+    def look(value):
+        nonlocal most
+        working.add(threading.get_ident())
+        time.sleep(0.02 if stage == "batches" else 0.0005)
+        most = max(most, len(working))
+        working.discard(threading.get_ident())
+        return value
+
+    definition = feed(range(4096)).batch(64).map(look) if stage == "batches" else feed(range(4096)).map(look).batch(64)
+    with definition.open(plan(definition, workers=2)) as running:
+        assert sum(len(batch) for batch in running) == 4096
+    assert most > 2
 
 
 def test_an_iteration_that_was_left_off_is_not_taken_up():

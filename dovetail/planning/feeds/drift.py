@@ -31,7 +31,7 @@ LEAST_ITEMS = 20
 _WEIGHT = 0.5
 # The lock is taken and given back less often for each item where more threads wait, by how much nobody can foretell:
 # 126 that waited for 5 ms gave an eighth more than the 75 that the lock was thought to allow.
-_MOSTLY, _TRIED_GAIN = 0.25, 0.1
+_MOSTLY, _TRIED_GAIN = 0.25, 0.15
 _WHY_TRIED = "the interpreter's lock is thought to be the wall, and whether it is shows with more threads that wait"
 _WHY_REMOTE = "the cores here are the wall, and other nodes have idle ones"
 

@@ -7,6 +7,8 @@ MARGIN = 0.05
 # After a resize that was taken back none is tried for so long, and for twice as long after the next; unless the feed
 # gives less than this share of what it gave then, which is another feed, or another machine.
 _HOLD_SECONDS, _CHANGED = 10.0, 0.8
+# Another trial is made so long after one in vain, and after twice as long the next.
+_TRY_HOLD_SECONDS = 30.0
 # A resize stays that brings this share of the gain that was expected of it.
 _LEAST_SHARE = 0.4
 
@@ -69,22 +71,33 @@ class ResizeJudge:
         self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
         self._hold_seconds = _HOLD_SECONDS
         self._is_trial, self._tried_in_vain = False, 0.0
+        self._try_from_seconds, self._try_hold_seconds = 0.0, _TRY_HOLD_SECONDS
 
     def begin(
         self, before: FeedPlan, *, rate: float, expected: float, from_seconds: float, is_trial: bool = False
     ) -> None:
         """A feed that gave this rate with the plan `before` is resized, which shows from then on; as a trial, after
         which, where it brings nothing, others may be resized at once."""
-        self._before, self._rate, self._from_seconds, self._is_trial = before, rate, from_seconds, is_trial
+        self._before, self._from_seconds, self._is_trial = before, from_seconds, is_trial
+        if is_trial:
+            self._tried_in_vain = rate
+        else:
+            self._rate = rate
         self._enough = rate + _LEAST_SHARE * (expected - rate)
 
     def may_resize(self, rate: float, *, now_seconds: float) -> bool:
         """Whether the last resize was judged, and another may be tried."""
         return self._before is None and (now_seconds >= self._until_seconds or rate < _CHANGED * self._rate)
 
-    def may_try(self, rate: float) -> bool:
-        """Whether a trial may bring something: none has been in vain of the same feed, on the same machine."""
-        return not _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
+    def may_try(self, rate: float, *, now_seconds: float) -> bool:
+        """Whether a trial may bring something: none has been in vain of late, nor of the same feed on the same
+        machine."""
+        is_same = _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
+        return now_seconds >= self._try_from_seconds and not is_same
+
+    def settle(self) -> None:
+        """The feed serves its consumer: that is enough of the last resize."""
+        self._before, self._tried_in_vain = None, 0.0 if self._is_trial else self._tried_in_vain
 
     def judge(self, rate: float, *, since_seconds: float, now_seconds: float) -> FeedPlan | None:
         """The plan to go back to, where too little of what was expected came; None where enough did, or it is not known
@@ -92,12 +105,16 @@ class ResizeJudge:
         if self._before is None or since_seconds < self._from_seconds:
             return None
         before, self._before = self._before, None
+        if self._is_trial:
+            if rate >= self._enough:
+                self._tried_in_vain = 0.0
+                return None
+            self._try_from_seconds = now_seconds + self._try_hold_seconds
+            self._try_hold_seconds *= 2
+            return before
         if rate >= self._enough:
             self._hold_seconds = _HOLD_SECONDS
             return None
-        if self._is_trial:
-            self._tried_in_vain = self._rate
-            return before
         self._until_seconds = now_seconds + self._hold_seconds
         self._hold_seconds *= 2
         return before

@@ -59,15 +59,25 @@ def test_a_resize_that_brings_too_little_is_taken_back_and_the_next_waits_for_lo
 
 def test_a_trial_in_vain_is_taken_back_once_and_holds_nothing_up() -> None:
     before, judge = plan(100), ResizeJudge()
-    assert judge.may_try(100.0)
-    judge.begin(before, rate=100.0, expected=110.0, from_seconds=1.0, is_trial=True)
-    assert judge.judge(103.0, since_seconds=1.0, now_seconds=2.0) is before
+    assert judge.may_try(100.0, now_seconds=0.0)
+    judge.begin(before, rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
+    assert judge.judge(105.0, since_seconds=1.0, now_seconds=2.0) is before
     assert judge.may_resize(100.0, now_seconds=2.0)
-    assert [judge.may_try(rate) for rate in (100.0, 90.0, 120.0, 70.0, 130.0)] == [False, False, False, True, True]
+    assert not judge.may_try(70.0, now_seconds=31.0)  # however much changes, not at once
+    rates = (100.0, 90.0, 120.0, 70.0, 130.0)
+    assert [judge.may_try(rate, now_seconds=33.0) for rate in rates] == [False, False, False, True, True]
 
 
-def test_a_trial_that_brought_something_stays() -> None:
+def test_a_trial_that_brought_something_stays_and_another_may_follow() -> None:
     judge = ResizeJudge()
-    judge.begin(plan(100), rate=100.0, expected=110.0, from_seconds=1.0, is_trial=True)
-    assert judge.judge(105.0, since_seconds=1.0, now_seconds=2.0) is None
-    assert judge.may_try(105.0)
+    judge.begin(plan(100), rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
+    assert judge.judge(107.0, since_seconds=1.0, now_seconds=2.0) is None
+    assert judge.may_try(107.0, now_seconds=2.0)
+
+
+def test_a_resize_after_which_the_consumer_is_served_is_never_taken_back() -> None:
+    judge = ResizeJudge()
+    judge.begin(plan(100), rate=100.0, expected=200.0, from_seconds=1.0)
+    judge.settle()
+    assert judge.judge(50.0, since_seconds=9.0, now_seconds=9.0) is None
+    assert judge.may_resize(100.0, now_seconds=9.0)
