@@ -49,7 +49,10 @@ $(READY): pyproject.toml constraints.txt constraints-s3.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+# uv takes ten seconds where pip takes two minutes; where it is not to be had, or does not find everything, pip does it.
+	-@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt uv
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --constraint constraints.txt --editable '.[dev]' || \
+		$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement constraints-s3.txt
 # Packages compile on all cores here, which pip does on one; what is rarely imported compiles when it is. What some of
 # them carry is for other versions of Python.
