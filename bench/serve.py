@@ -173,15 +173,16 @@ def promise(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
 
 
 def digits(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Perceptrons and convolutional networks of three sizes each, as `dt.run` trains them on pictures that move."""
+    """Perceptrons and convolutional networks of several sizes, as `dt.run` trains them on pictures that move."""
     from moving_digits import draw, moving
 
     workload = dt.join(
         dt.grid(moving, kind="mlp", size=[64] if quick else [64, 256, 512], epochs=4 if quick else 40),
-        dt.grid(moving, kind="cnn", size=[4] if quick else [8, 16, 32], epochs=2 if quick else 40),
+        dt.grid(moving, kind="cnn", size=[4] if quick else [8, 16, 32, 64], epochs=2 if quick else 40),
         name="moving digits",
     )
     count = 1000 if quick else 20_000
+    torch.set_num_threads(1)  # threads that wait for one another spin, which counts as computing
     with tempfile.TemporaryDirectory() as home:
         result = dt.run(workload, store=home, progress=False)
         held_out = draw(count, seed=1)

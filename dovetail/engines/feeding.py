@@ -204,11 +204,12 @@ class WatchedFeed:
             return  # a loader's items are whole batches, of which there may be few in a second
         since, seconds, batches, consuming = self._looked, now - self._looked, self._batches, self._consuming_seconds
         self._looked, self._batches, self._consuming_seconds, self._seen = now, 0, 0.0, seen
+        rate = batches / seconds
+        may_try = self._judge.may_try(rate, now_seconds=now)
         if consuming > (1 - SERVED) * seconds:
-            self._judge.settle()
+            self._judge.settle(rate, since_seconds=since)
             return
         self._learn_kinds()
-        rate = batches / seconds
         if before := self._judge.judge(rate, since_seconds=since, now_seconds=now):
             self._resize(
                 before, f"{show_rate(rate)} came of it, too little of what was expected: taken back", rate=rate
@@ -228,7 +229,7 @@ class WatchedFeed:
             horizon_seconds=max(LEAST_HORIZON_SECONDS, now - self._began),
             switch_seconds=_switch_seconds(self.plan),
             remote=remote,
-            may_try=consuming < (1 - STARVED) * seconds and self._judge.may_try(rate, now_seconds=now),
+            may_try=may_try and consuming < (1 - STARVED) * seconds,
         )
         self.profiles = found.profiles
         if found.reason and self._judge.may_resize(rate, now_seconds=now):

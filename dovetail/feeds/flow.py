@@ -32,8 +32,9 @@ from dovetail.vocabulary.units import show_some
 _MOST_UNITS = 256
 # A unit of light items that takes longer, or longer for each item, has met one that is not light.
 _LIGHT_SECONDS, _LIGHT_ITEM_SECONDS = 0.05, 4e-5
-# After so many units in a row that a thread waited for, though it read alone, several read for good.
-_MOST_WAITS = 3
+# After so long it is seen whether the thread that reads alone waited. Where it did so many times in a row, several read
+# so many units.
+_ALONE_SECONDS, _MOST_WAITS, _SEVERAL_UNITS = 0.02, 3, 1000
 REMOTE = "remote"
 """Workers on other nodes: they take what nobody has begun, from reading to the end, and no stage is theirs alone."""
 KINDS = ("thread", "process", REMOTE)
@@ -68,7 +69,8 @@ class FeedFlow:
         self._generation = 0
         self._running: set[FeedUnit] = set()
         self._is_reading = False
-        self._is_light, self._waits = False, 0
+        self._is_light, self._waits, self._several_for = False, 0, 0
+        self._alone_seconds = self._alone_busy = 0.0
         self._reset(FeedPosition())
 
     def _reset(self, begin: FeedPosition) -> None:
@@ -129,7 +131,7 @@ class FeedFlow:
         """Say which kind of worker each stage has from now on, and how many there are of each."""
         with self._lock:
             self.kinds, self.workers, self.buffer_bytes = kinds, workers, buffer_bytes
-            self._is_light, self._waits = False, 0
+            self._is_light, self._waits, self._several_for = False, 0, 0
             waiting = [unit for each in self._ready.values() for unit in each]
             self._ready = {kind: [] for kind in self.workers}
             for unit in waiting:
@@ -181,7 +183,7 @@ class FeedFlow:
         with self._lock:
             found = [0] * len(self._stages)
             for unit in self._running:
-                found[unit.at] += unit.charged_bytes
+                found[min(unit.at, len(found) - 1)] += unit.charged_bytes
             for unit in (unit for each in self._ready.values() for unit in each):
                 found[unit.at - 1] += unit.charged_bytes
             found[-1] += self._outputs.waiting_bytes + self._outputs.unfinished_bytes
@@ -201,6 +203,9 @@ class FeedFlow:
             if self._cache is not None and unit.at == 0 and unit.output is None:
                 self._cache.look_up(unit)
             with self._lock:
+                if unit.at and unit.alone_until:  # what follows the cache is not reading
+                    unit.alone_until = 0.0
+                    self._call_worker(self.kinds[0])
                 if unit.at >= unit.end:  # all of it was in the cache
                     self._running.discard(unit)
                     self._settle(unit)
@@ -218,17 +223,18 @@ class FeedFlow:
         work: list[StageWork],
         *,
         is_light: bool | None = None,
-        has_waited: bool = False,
+        seconds: float = 0.0,
+        busy_seconds: float = 0.0,
     ) -> None:
         """A worker has put a unit through the stages that it was given it for. A thread says whether its items were
-        light, and whether it `has_waited` longer than it computed."""
+        light, how long it was at them, and for how much of that it computed."""
         unit.items = items
         if self._cache is not None and unit.at < unit.upto == self._cache.place:
             self._cache.keep(unit)
         with self._lock:
             self._count(unit, work)
             if unit.at == 0 and is_light is not None:
-                self._learn_lightness(is_light, has_waited and unit.alone_until > 0)
+                self._learn_lightness(is_light, seconds, busy_seconds, alone=unit.alone_until > 0)
             unit.at = unit.upto
             if not self._stays(unit):
                 return
@@ -491,14 +497,23 @@ class FeedFlow:
         last = unit.upto if unit.upto > unit.at else unit.end
         return [stage.name for stage in self._stages[unit.at : last]]
 
-    def _learn_lightness(self, is_light: bool, has_waited: bool) -> None:
+    def _learn_lightness(self, is_light: bool, seconds: float, busy_seconds: float, *, alone: bool) -> None:
         """Let one thread at a time read items that are light: what they take is the interpreter's work, for whose lock
-        several would wait by turns. Where one that is alone waits all the same, it waits for something else."""
-        if self._waits < _MOST_WAITS:
-            self._waits = self._waits + 1 if has_waited else 0
-        before, self._is_light = self._is_light, is_light and self._waits < _MOST_WAITS
-        if before and not self._is_light:
-            self._for_work["thread"].notify_all()
+        several would wait by turns. Where one that is alone waits all the same, for a disk or for the consumer, several
+        read for a while."""
+        if self._several_for:
+            self._several_for -= 1
+        elif alone:
+            self._alone_seconds += seconds
+            self._alone_busy += busy_seconds
+            if self._alone_seconds > _ALONE_SECONDS:
+                self._waits = self._waits + 1 if self._alone_seconds > 2 * self._alone_busy else 0
+                self._alone_seconds = self._alone_busy = 0.0
+            if self._waits == _MOST_WAITS:
+                self._waits, self._several_for = 0, _SEVERAL_UNITS
+        before, self._is_light = self._is_light, is_light and not self._several_for
+        if before != self._is_light:
+            self._for_work["thread"].notify_all()  # who waits for this to change, or has to look from now on
 
     def _alone_until(self, unit: FeedUnit) -> float:
         return time.monotonic() + max(_LIGHT_SECONDS, _LIGHT_ITEM_SECONDS * (unit.stop - unit.start))

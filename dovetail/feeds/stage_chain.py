@@ -26,7 +26,7 @@ from dovetail.vocabulary import ProgramError
 
 _ITEMWISE = ("read", "map", "filter")
 _SHOWN = 120
-LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
+_LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
 _MOST_AT_ONCE = 64
 # What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
 _LIGHT_TYPES = (int, float, complex, numpy.generic)
@@ -103,6 +103,9 @@ class StageChain:
         """Whether items have been small and quick of late: calling their functions is what takes long."""
         operations = [stage.operation for stage in self.stages]
         self._batch_place = operations.index("batch") if "batch" in operations else len(operations)
+        others = (place for place, operation in enumerate(operations) if operation not in _ITEMWISE)
+        self.item_stages = next(others, len(operations))
+        """How many stages, from the first on, take items one by one."""
         self._rng = [gives_rng(stage) for stage in self.stages]
         self.drawing: list[bool | None] = [self._may_draw(stage) for stage in self.stages]
 
@@ -263,7 +266,7 @@ class StageChain:
         clock they may take longer, waiting for the interpreter's lock, but not as long as for a disk."""
         values = items.values or ()
         waited = sum(done.seconds for done in work) > _WAITING_SECONDS * len(values)
-        return cpu_seconds < LIGHT_SECONDS * len(values) and not waited and _are_light(values)
+        return cpu_seconds < _LIGHT_SECONDS * len(values) and not waited and _are_light(values)
 
     def _run_rows(
         self,

@@ -18,14 +18,12 @@ from dovetail.feeds.flow import REMOTE, FeedFlow
 from dovetail.feeds.keyed_draws import one_thread
 from dovetail.feeds.process_server import ProcessServer
 from dovetail.feeds.remote_cores import NoIdleCore, RemoteCores
-from dovetail.feeds.stage_chain import LIGHT_SECONDS, ItemRun, RunAbandoned, StageChain, StageWork
+from dovetail.feeds.stage_chain import ItemRun, RunAbandoned, StageChain, StageWork
 from dovetail.feeds.transport import Channel
 from dovetail.feeds.units import FeedUnit
 
 # Units that take less are sent ahead, so that a process does not wait for this one's interpreter.
 _AHEAD_SECONDS = 0.02
-# To be interrupted for so long is not to wait.
-_NO_WAIT = 1e-3
 # So many parts of an epoch may fail on another node before it is given up: its disk may lack what is here.
 _MOST_REMOTE_FAULTS = 3
 
@@ -129,8 +127,9 @@ class FeedWorkers:
                     self._flow.abandon(unit)
                     continue
                 seconds, busy = time.perf_counter() - began, time.thread_time() - busy
-                is_light = self._chain.is_light and busy < LIGHT_SECONDS * (unit.stop - unit.start)
-                self._flow.finish(unit, unit.items, work, is_light=is_light, has_waited=seconds > 2 * busy + _NO_WAIT)
+                reading = sum(done.seconds for done in work[: self._chain.item_stages])
+                is_light = self._chain.is_light and 2 * reading > seconds
+                self._flow.finish(unit, unit.items, work, is_light=is_light, seconds=seconds, busy_seconds=busy)
 
     def _run_process(self) -> None:
         server = self._server

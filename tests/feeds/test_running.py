@@ -264,21 +264,24 @@ def test_light_items_are_one_threads_work_until_they_are_not_light():
     assert light.count_readers() == 3
 
 
-def test_light_items_that_are_waited_for_are_read_by_several():
-    light = LightFlow(feed(range(4096)).batch(16))
+def test_light_items_that_are_waited_for_are_read_by_several_for_a_while():
+    light = LightFlow(feed(range(1 << 16)).batch(16))
+    waits, computes = {"seconds": 0.015, "busy_seconds": 0.001}, {"seconds": 0.015, "busy_seconds": 0.015}
     light.finish(light.take(), is_light=True)
-    for _ in range(2):
-        light.finish(light.take(), is_light=True, has_waited=True)
-    light.finish(light.take(), is_light=True)  # which may have been a core that somebody else had
+    for _ in range(4):  # two of them are long enough to tell
+        light.finish(light.take(), is_light=True, **waits)
+    for _ in range(4):  # it may have been a core that somebody else had
+        light.finish(light.take(), is_light=True, **computes)
     assert light.count_readers() == 1
-    for _ in range(3):
-        light.finish(light.take(), is_light=True, has_waited=True)
-    for _ in range(2):
+    for _ in range(6):
+        light.finish(light.take(), is_light=True, **waits)
+    for _ in range(1000):
         assert light.count_readers() == 3
-        light.finish(light.take(), is_light=True)
+        light.finish(light.take(), is_light=True, **waits)
+    assert light.count_readers() == 1
 
 
-@pytest.mark.parametrize("stage", ["batches", "waits"])
+@pytest.mark.parametrize("stage", ["batches", "waits", "cached"])
 def test_threads_work_side_by_side_where_light_items_only_begin_or_wait(stage):
     """Numbers are light to read; what becomes of them need not be."""
     working, most = set(), 0
@@ -286,15 +289,22 @@ def test_threads_work_side_by_side_where_light_items_only_begin_or_wait(stage):
     def look(value):
         nonlocal most
         working.add(threading.get_ident())
-        time.sleep(0.02 if stage == "batches" else 0.0005)
+        time.sleep(0.02 if stage == "batches" else 0.001)
         most = max(most, len(working))
         working.discard(threading.get_ident())
         return value
 
-    definition = feed(range(4096)).batch(64).map(look) if stage == "batches" else feed(range(4096)).map(look).batch(64)
+    numbers = feed(range(4096))
+    definition = {
+        "batches": numbers.batch(64).map(look),
+        "waits": numbers.map(look).batch(64),
+        "cached": numbers.map(float).cache(memory_bytes=1 << 20).map(look).batch(64),
+    }[stage]
     with definition.open(plan(definition, workers=2)) as running:
-        assert sum(len(batch) for batch in running) == 4096
-    assert most > 2
+        for _ in range(2):
+            most = 0
+            assert sum(len(batch) for batch in running) == 4096
+            assert most > 2
 
 
 def test_an_iteration_that_was_left_off_is_not_taken_up():

@@ -70,7 +70,7 @@ class ResizeJudge:
         self._before: FeedPlan | None = None
         self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
         self._hold_seconds = _HOLD_SECONDS
-        self._is_trial, self._tried_in_vain = False, 0.0
+        self._is_trial, self._tried_in_vain, self._last_rate, self._begun_rate = False, 0.0, 0.0, 0.0
         self._try_from_seconds, self._try_hold_seconds = 0.0, _TRY_HOLD_SECONDS
 
     def begin(
@@ -79,25 +79,28 @@ class ResizeJudge:
         """A feed that gave this rate with the plan `before` is resized, which shows from then on; as a trial, after
         which, where it brings nothing, others may be resized at once."""
         self._before, self._from_seconds, self._is_trial = before, from_seconds, is_trial
-        if is_trial:
-            self._tried_in_vain = rate
-        else:
+        self._begun_rate = max(rate, self._last_rate) if is_trial else rate  # not what a moment was slow by
+        self._enough = self._begun_rate + _LEAST_SHARE * (expected - rate)
+        if not is_trial:
             self._rate = rate
-        self._enough = rate + _LEAST_SHARE * (expected - rate)
 
     def may_resize(self, rate: float, *, now_seconds: float) -> bool:
         """Whether the last resize was judged, and another may be tried."""
         return self._before is None and (now_seconds >= self._until_seconds or rate < _CHANGED * self._rate)
 
     def may_try(self, rate: float, *, now_seconds: float) -> bool:
-        """Whether a trial may bring something: none has been in vain of late, nor of the same feed on the same
-        machine."""
+        """Whether a trial may bring something: the rate is as it was when this was last asked, and none has been in
+        vain of late, nor of the same feed on the same machine."""
+        last, self._last_rate = self._last_rate, rate
+        is_steady = abs(rate - last) <= MARGIN * last
         is_same = _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
-        return now_seconds >= self._try_from_seconds and not is_same
+        return is_steady and now_seconds >= self._try_from_seconds and not is_same
 
-    def settle(self) -> None:
-        """The feed serves its consumer: that is enough of the last resize."""
-        self._before, self._tried_in_vain = None, 0.0 if self._is_trial else self._tried_in_vain
+    def settle(self, rate: float, *, since_seconds: float) -> None:
+        """The feed serves its consumer. Where it gives no less than before the last resize, that was enough; else its
+        consumer takes less just now, which says nothing."""
+        if since_seconds >= self._from_seconds and rate >= self._begun_rate:
+            self._before = None
 
     def judge(self, rate: float, *, since_seconds: float, now_seconds: float) -> FeedPlan | None:
         """The plan to go back to, where too little of what was expected came; None where enough did, or it is not known
@@ -109,6 +112,7 @@ class ResizeJudge:
             if rate >= self._enough:
                 self._tried_in_vain = 0.0
                 return None
+            self._tried_in_vain = self._begun_rate
             self._try_from_seconds = now_seconds + self._try_hold_seconds
             self._try_hold_seconds *= 2
             return before

@@ -57,27 +57,47 @@ def test_a_resize_that_brings_too_little_is_taken_back_and_the_next_waits_for_lo
     assert judge.may_resize(121.0, now_seconds=now + 11)
 
 
+def steady(judge: ResizeJudge, rate: float, *, now: float) -> bool:
+    """Whether a trial may be made of a feed that has given this rate twice."""
+    judge.may_try(rate, now_seconds=now)
+    return judge.may_try(rate, now_seconds=now)
+
+
 def test_a_trial_in_vain_is_taken_back_once_and_holds_nothing_up() -> None:
     before, judge = plan(100), ResizeJudge()
-    assert judge.may_try(100.0, now_seconds=0.0)
+    assert steady(judge, 100.0, now=0.0)
     judge.begin(before, rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
     assert judge.judge(105.0, since_seconds=1.0, now_seconds=2.0) is before
     assert judge.may_resize(100.0, now_seconds=2.0)
-    assert not judge.may_try(70.0, now_seconds=31.0)  # however much changes, not at once
-    rates = (100.0, 90.0, 120.0, 70.0, 130.0)
-    assert [judge.may_try(rate, now_seconds=33.0) for rate in rates] == [False, False, False, True, True]
+    assert not steady(judge, 70.0, now=31.0)  # however much changes, not at once
+    assert [steady(judge, rate, now=33.0) for rate in (100.0, 90.0, 120.0, 70.0, 130.0)] == [False] * 3 + [True] * 2
+
+
+def test_no_trial_is_made_of_a_moment() -> None:
+    judge = ResizeJudge()
+    assert [judge.may_try(rate, now_seconds=9.0) for rate in (100.0, 75.0, 100.0, 103.0)] == [False, False, False, True]
+    judge.begin(plan(100), rate=98.0, expected=112.7, from_seconds=10.0, is_trial=True)
+    assert judge.judge(107.0, since_seconds=10.0, now_seconds=11.0) is not None  # 6% more than the better of two looks
 
 
 def test_a_trial_that_brought_something_stays_and_another_may_follow() -> None:
     judge = ResizeJudge()
     judge.begin(plan(100), rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
     assert judge.judge(107.0, since_seconds=1.0, now_seconds=2.0) is None
-    assert judge.may_try(107.0, now_seconds=2.0)
+    assert steady(judge, 107.0, now=2.0)
 
 
-def test_a_resize_after_which_the_consumer_is_served_is_never_taken_back() -> None:
+def test_a_resize_that_serves_its_consumer_is_not_taken_back_and_a_pause_of_the_consumer_says_nothing() -> None:
+    for rate, since, pending in ((120.0, 2.0, False), (120.0, 0.5, True), (60.0, 2.0, True)):
+        judge = ResizeJudge()
+        judge.begin(plan(100), rate=100.0, expected=200.0, from_seconds=1.0)
+        judge.settle(rate, since_seconds=since)
+        assert (judge.judge(50.0, since_seconds=9.0, now_seconds=9.0) is not None) == pending
+
+
+def test_a_trial_in_vain_is_remembered_though_the_consumer_is_served_later() -> None:
     judge = ResizeJudge()
-    judge.begin(plan(100), rate=100.0, expected=200.0, from_seconds=1.0)
-    judge.settle()
-    assert judge.judge(50.0, since_seconds=9.0, now_seconds=9.0) is None
-    assert judge.may_resize(100.0, now_seconds=9.0)
+    judge.begin(plan(100), rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
+    judge.judge(90.0, since_seconds=1.0, now_seconds=2.0)
+    judge.settle(100.0, since_seconds=3.0)
+    assert not steady(judge, 100.0, now=99.0)
