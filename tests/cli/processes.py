@@ -89,7 +89,7 @@ def write(folder: Path, **files: str) -> Path:
 
 def rows(cwd: Path, store: str = HOME) -> dict[str, dict[str, Any]]:
     """What `dovetail show --json` says of each task."""
-    found = dovetail("show", "--json", "--store", store, cwd=cwd)
+    found = in_process("show", "--json", "--store", str(store), cwd=cwd)
     assert found.code == 0, found.err
     return {row["task"]: row for row in found.json()["tasks"]}
 

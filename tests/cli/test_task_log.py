@@ -12,7 +12,7 @@ from dovetail.engines.worker import writing_to_log
 from dovetail.store import Store
 from dovetail.vocabulary import Event, Option, Program, Stop, Task
 from dovetail.vocabulary.events import AttemptStarted, AttemptStopped, TaskChanged, TaskFinished, TaskVanished
-from tests.cli.processes import HOME, begin, dovetail, end, rows, until, write
+from tests.cli.processes import HOME, begin, dovetail, end, in_process, rows, until, write
 
 PROGRAM = """
 import os
@@ -80,10 +80,10 @@ def test_each_task_has_a_log_of_its_own_and_failures_say_what_raised_and_where(t
     assert "building 0.1" in one.out
     assert "0.2" not in one.out
     assert "attempt 1 finished at step 3" in one.out
-    broken = dovetail("logs", rows(tmp_path)["line rate=0.3"]["id"][:8], cwd=tmp_path)
+    broken = in_process("logs", rows(tmp_path)["line rate=0.3"]["id"][:8], cwd=tmp_path)
     assert "LookupError: no scores" in broken.out
     assert "── as it was built or measured, failed: task 'line rate=0.3' raised LookupError" in broken.out
-    both = dovetail("logs", "rate=0.[12]", cwd=tmp_path)
+    both = in_process("logs", "rate=0.[12]", cwd=tmp_path)
     assert "── line rate=0.1, attempt 1" in both.out
     assert "step of 0.2" in both.out
     assert rows(tmp_path)["line rate=0.3"]["phase"] == "evaluation"

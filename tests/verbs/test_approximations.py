@@ -11,6 +11,7 @@ import torch
 import dovetail as dt
 from dovetail.planning import PLANNERS
 from dovetail.store import Store
+from tests.engines.forking import forking_engine
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +45,7 @@ def measured(store) -> set[str]:
 
 
 def run(store, **how):
-    return dt.run(how.pop("what", workload()), store=store, progress=False, **how)
+    return dt.run(how.pop("what", workload()), store=store, progress=False, engine=forking_engine, **how)
 
 
 def test_a_task_goes_on_as_it_began(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from dovetail.verbs.measure import profile
 from dovetail.vocabulary import DovetailError, InvalidWorkload, Plan, Schedule
 from dovetail.vocabulary.approximations import split_knobs
 from dovetail.vocabulary.events import ApproximationJudged, AttemptStarted, DevicesReleased
+from tests.engines.forking import forking_engine
 
 PROGRAM = """
 import torch
@@ -62,7 +63,8 @@ def program(tmp_path: Path) -> str:
 def run(program: str, store: Path, *, harm: float, keep: dict[str, float]) -> dt.Result:
     sweep = dt.grid(program, learning_rate=[0.01, 0.003], harm=harm, steps=20, name="sweep", techniques="resident")
     profile(sweep, store=store)  # of trainings as short as these, only one option would be worth a trial
-    return dt.run(sweep, keep=keep, planner=prefer_approximate, store=store, progress=False)
+    how = {"keep": keep, "planner": prefer_approximate, "store": store, "engine": forking_engine}
+    return dt.run(sweep, progress=False, **how)
 
 
 def events(store: Path, kind: type) -> list:

@@ -108,7 +108,8 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 def broken_rules(sight: "Sight", what: str) -> dict[str, list[str]]:
     """The rules of WCAG of level A and AA that axe-core finds broken in what is shown, with where and how."""
-    sight.page.evaluate(AXE)
+    if not sight.page.evaluate("Boolean(window.axe)"):
+        sight.page.evaluate(AXE)
     result = sight.page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
     return {
         f"{what}: {each['id']}": [node["html"][:120] + node["failureSummary"] for node in each["nodes"][:2]]

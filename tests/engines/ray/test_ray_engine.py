@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from dovetail.control import Controller, Settings
-from dovetail.engines import LocalEngine
 from dovetail.engines.provisioning.base import NUMBER
 from dovetail.engines.ray import RayEngine, cluster_survey, survey
 from dovetail.engines.ray.node_links import _NodeProbe, measure_links
@@ -28,6 +27,7 @@ from dovetail.testing.cut_links import cut_links
 from dovetail.testing.engines import EngineConformance, Ground, check_ends, drain, ends_of, write_program
 from dovetail.train import checkpoint
 from dovetail.vocabulary import DovetailError, Stop, Workload
+from tests.engines.forking import forking_engine
 from tests.engines.ray.ray_clusters import needs_ray, patiently
 from tests.engines.test_local import run, start_and_see_progress, task_of
 from tests.engines.worker_pids import worker_pids
@@ -99,7 +99,7 @@ class TestRay(EngineConformance):
 @pytest.fixture(scope="module")
 def local(ground, tmp_path_factory):
     home = tmp_path_factory.mktemp("local")
-    engine = LocalEngine(ground.cluster, home=home)
+    engine = forking_engine(ground.cluster, home=home)
     yield Ground(engine=engine, cluster=ground.cluster, reference=ground.reference, home=home)
     engine.close()
 

@@ -260,7 +260,7 @@ BUILDS: dict[str, str | Callable[[], Training]] = {
 @pytest.mark.parametrize("knobs", sorted(KNOBS))
 @pytest.mark.parametrize("build", sorted(BUILDS))
 def test_spill_and_resident_agree_bit_by_bit(build: str, knobs: str) -> None:
-    resident, expected = _run(RESIDENT.open([programs.fresh(BUILDS[build])], device=CPU, threads=1), STEPS)
+    resident, expected = _resident(build)
     session = spill([programs.fresh(BUILDS[build])], knobs)
     assert knobs == "some kept" or all(s.kept == (s.fixed or knobs == "all kept") for s in session.segments)
     assert any(not s.kept for s in session.segments) or knobs in ("some kept", "all kept")
@@ -284,6 +284,11 @@ def test_each_goes_on_from_the_other(build: str, tmp_path: Path) -> None:
         after, two = _run(second, STEPS - 3)
         assert one + two == expected
         _assert_equal(after, whole)
+
+
+@functools.cache
+def _resident(build: str) -> tuple[TrainingState, list[float]]:
+    return _run(RESIDENT.open([programs.fresh(BUILDS[build])], device=CPU, threads=1), STEPS)
 
 
 def _run(session: TrainingSession, steps: int) -> tuple[TrainingState, list[float]]:
