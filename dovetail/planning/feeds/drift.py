@@ -244,7 +244,9 @@ def decide(
         horizon_seconds=horizon_seconds,
         switch_seconds=switch_seconds,
     ):
-        tried = _with_more_waiting(plan, now, budget_bytes) if may_try and current.wall == LOCK else None
+        lock_limit = model_of(now, plan.stages).limits(cores=cores, consumer=consumer)[LOCK]
+        is_near = lock_limit <= (1 + _TRIED_GAIN) * current.items_per_second  # a little less, and a stage is the wall
+        tried = _with_more_waiting(plan, now, budget_bytes) if may_try and is_near else None
         if tried is None:
             return FeedDecision(profiles=now, plan=plan)
         expected = (1 + _TRIED_GAIN) * measured_per_second

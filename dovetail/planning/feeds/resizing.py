@@ -92,7 +92,7 @@ class ResizeJudge:
         """Whether a trial may bring something: the rate is as it was when this was last asked, and none has been in
         vain of late, nor of the same feed on the same machine."""
         last, self._last_rate = self._last_rate, rate
-        is_steady = abs(rate - last) <= MARGIN * last
+        is_steady = abs(rate - last) <= 2 * MARGIN * last
         is_same = _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
         return is_steady and now_seconds >= self._try_from_seconds and not is_same
 

@@ -75,9 +75,9 @@ def test_a_trial_in_vain_is_taken_back_once_and_holds_nothing_up() -> None:
 
 def test_no_trial_is_made_of_a_moment() -> None:
     judge = ResizeJudge()
-    assert [judge.may_try(rate, now_seconds=9.0) for rate in (100.0, 75.0, 100.0, 103.0)] == [False, False, False, True]
+    assert [judge.may_try(rate, now_seconds=9.0) for rate in (100.0, 75.0, 100.0, 106.0)] == [False, False, False, True]
     judge.begin(plan(100), rate=98.0, expected=112.7, from_seconds=10.0, is_trial=True)
-    assert judge.judge(107.0, since_seconds=10.0, now_seconds=11.0) is not None  # 6% more than the better of two looks
+    assert judge.judge(111.0, since_seconds=10.0, now_seconds=11.0) is not None  # 6% more than the better of two looks
 
 
 def test_a_trial_that_brought_something_stays_and_another_may_follow() -> None:
