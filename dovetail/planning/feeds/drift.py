@@ -259,8 +259,8 @@ def decide(
 
 
 def _with_more_waiting(plan: FeedPlan, profiles: Sequence[StageProfile], budget_bytes: int) -> FeedPlan | None:
-    """The plan with half as many more threads at the stage that waits for most of its time, where there is one and
-    these have room."""
+    """The plan with twice as many threads, the new ones at the stage that waits for most of its time, where there is
+    one and these have room."""
     model = model_of(profiles, plan.stages)
     waiting = [
         n for n in model.stages_of("thread") if model.paid[n].cpu_seconds < _MOSTLY * model.paid[n].service_seconds
@@ -269,9 +269,9 @@ def _with_more_waiting(plan: FeedPlan, profiles: Sequence[StageProfile], budget_
         return None
     stage = max(waiting, key=model.seconds)
     pools = {kind: sum(plan.stages[number].workers for number in model.stages_of(kind)) for kind in model.kinds}
-    more = pools["thread"] // 2
+    more = pools["thread"]
     pools["thread"] += more
-    if not more or pools["thread"] > MOST_WORKERS or model.least_bytes(pools) > budget_bytes:
+    if pools["thread"] > MOST_WORKERS or model.least_bytes(pools) > budget_bytes:
         return None
     stages = list(plan.stages)
     stages[stage] = dataclasses.replace(stages[stage], workers=stages[stage].workers + more)

@@ -124,7 +124,7 @@ def test_nothing_is_resized_where_nothing_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("may_try", "budget_bytes", "workers"), [(True, 1 << 20, 75), (True, 60_000, 50), (False, 1 << 20, 50)]
+    ("may_try", "budget_bytes", "workers"), [(True, 1 << 20, 100), (True, 60_000, 50), (False, 1 << 20, 50)]
 )
 def test_threads_that_wait_are_tried_where_the_lock_is_thought_to_be_the_wall(may_try, budget_bytes, workers) -> None:
     read = dataclasses.replace(DECODE, service_seconds=5e-3, cpu_seconds=1e-4, lock_seconds=1e-4, most_bytes=1000)
@@ -142,8 +142,8 @@ def test_threads_that_wait_are_tried_where_the_lock_is_thought_to_be_the_wall(ma
         switch_seconds=0.1,
         may_try=may_try,
     )
-    assert (found.plan.stages[0].workers, found.is_trial) == (workers, workers == 75)
-    assert found.expected_per_second == (pytest.approx(11_500.0) if workers == 75 else 0.0)
+    assert (found.plan.stages[0].workers, found.is_trial) == (workers, workers == 100)
+    assert found.expected_per_second == (pytest.approx(11_500.0) if workers == 100 else 0.0)
 
 
 def test_threads_that_compute_are_not_tried() -> None:
