@@ -178,7 +178,7 @@ def digits(*, quick: bool) -> tuple[list[dict[str, Any]], list[Bar]]:
 
     workload = dt.join(
         dt.grid(moving, kind="mlp", size=[64] if quick else [64, 256, 512], epochs=4 if quick else 40),
-        dt.grid(moving, kind="cnn", size=[4] if quick else [8, 16, 32, 64], epochs=2 if quick else 40),
+        dt.grid(moving, kind="cnn", size=[4] if quick else [8, 16, 32, 48], epochs=2 if quick else 40),
         name="moving digits",
     )
     count = 1000 if quick else 20_000
