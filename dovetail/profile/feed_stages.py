@@ -296,9 +296,10 @@ def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> Feed
 
 
 def _stretch(profile: StageProfile, factor: float) -> StageProfile:
+    """The profile of a stage that computes so many times as long, and waits as long as before."""
     return dataclasses.replace(
         profile,
-        service_seconds=profile.service_seconds * factor,
+        service_seconds=profile.service_seconds + (factor - 1) * profile.cpu_seconds,
         cpu_seconds=profile.cpu_seconds * factor,
         lock_seconds=profile.lock_seconds * factor,
     )

@@ -30,6 +30,8 @@ class Calls:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=who.replace(" ", "-"))
         self._made: collections.deque[_Call] = collections.deque()
         self._late_seconds = math.inf  # when the call under way is to be named
+        self.taken = 0
+        """How many were taken up."""
 
     @property
     def are_answered(self) -> bool:
@@ -66,6 +68,7 @@ class Calls:
         while self.has_news:
             call, error = self._made[0], self._made[0].future.exception()
             self._made.popleft()
+            self.taken += 1
             self._late_seconds = self._now() + LATE_SECONDS if self._made else math.inf
             events += call.done(call.future.result()) if error is None else call.failed(self._said(call.what, error))
         return events

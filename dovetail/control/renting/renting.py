@@ -69,8 +69,9 @@ class Renting:
         """Take up what was answered, judge what came of it, and decide; ask again where it is time to. Never waits.
         Gives what happened."""
         now = self._state.now()
-        has_news = self._provider.has_news or self._prices.has_news
+        before = self._provider.taken + self._prices.taken
         events = [*self._provider.take(), *self._prices.take()]
+        has_news = self._provider.taken + self._prices.taken > before
         strangers = match_nodes(self._rented, self._state.cluster)
         has_come, self._strangers = bool(strangers - self._strangers), strangers
         events += self._judge(now)
