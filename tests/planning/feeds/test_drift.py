@@ -107,19 +107,25 @@ def test_the_other_kind_of_worker_changes_in_proportion() -> None:
     assert now.lock_seconds == PROCESS.lock_seconds  # sending takes as long as before
 
 
-def test_nothing_is_resized_where_nothing_changed() -> None:
-    now = plan_feed([DECODE], cores=2, budget_bytes=0)
-    found = decide(
-        [DECODE],
+def decided(profile: StageProfile, now: FeedPlan, observation: StageObservation, *, rate: float, **more):
+    """What is decided of one stage of which this was seen for a second, on two cores and for long."""
+    how = {"budget_bytes": 0, **more}
+    return decide(
+        [profile],
         now,
-        [seen(500, cpu=3e-3, waited=1e-3)],
+        [observation],
         seconds=1.0,
-        measured_per_second=0.9 * now.items_per_second,
+        measured_per_second=rate,
         cores=2,
-        budget_bytes=0,
         horizon_seconds=1000.0,
         switch_seconds=0.1,
+        **how,
     )
+
+
+def test_nothing_is_resized_where_nothing_changed() -> None:
+    now = plan_feed([DECODE], cores=2, budget_bytes=0)
+    found = decided(DECODE, now, seen(500, cpu=3e-3, waited=1e-3), rate=0.9 * now.items_per_second)
     assert (found.plan, found.reason) == (now, "")
 
 
@@ -130,18 +136,8 @@ def test_threads_that_wait_are_tried_where_the_lock_is_thought_to_be_the_wall(ma
     read = dataclasses.replace(DECODE, service_seconds=5e-3, cpu_seconds=1e-4, lock_seconds=1e-4, most_bytes=1000)
     now = plan_feed([read], cores=2, budget_bytes=budget_bytes)
     assert (now.stages[0].workers, now.wall) == (50, "the interpreter's lock")
-    found = decide(
-        [read],
-        now,
-        [seen(10_000, cpu=1e-4, waited=4.9e-3)],
-        seconds=1.0,
-        measured_per_second=10_000.0,
-        cores=2,
-        budget_bytes=budget_bytes,
-        horizon_seconds=1000.0,
-        switch_seconds=0.1,
-        may_try=may_try,
-    )
+    observed = seen(10_000, cpu=1e-4, waited=4.9e-3)
+    found = decided(read, now, observed, rate=10_000.0, budget_bytes=budget_bytes, may_try=may_try)
     assert (found.plan.stages[0].workers, found.is_trial) == (workers, workers == 100)
     assert found.expected_per_second == (pytest.approx(11_500.0) if workers == 100 else 0.0)
 
@@ -149,18 +145,8 @@ def test_threads_that_wait_are_tried_where_the_lock_is_thought_to_be_the_wall(ma
 def test_threads_that_compute_are_not_tried() -> None:
     loop = dataclasses.replace(DECODE, service_seconds=1e-3, cpu_seconds=1e-3, lock_seconds=1e-3)
     now = plan(4)
-    found = decide(
-        [loop],
-        now,
-        [seen(1000, cpu=1e-3, waited=3e-3)],
-        seconds=1.0,
-        measured_per_second=1000.0,
-        cores=2,
-        budget_bytes=1 << 20,
-        horizon_seconds=1000.0,
-        switch_seconds=0.1,
-        may_try=True,
-    )
+    observed = seen(1000, cpu=1e-3, waited=3e-3)
+    found = decided(loop, now, observed, rate=1000.0, budget_bytes=1 << 20, may_try=True)
     assert found.plan is now
 
 
