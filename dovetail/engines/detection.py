@@ -9,9 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import psutil
-
 from dovetail.engines.mps import is_mps_installed
+from dovetail.native.host_memory import host_memory_bytes
 from dovetail.vocabulary import Cluster, Device, Kind, Node
 
 
@@ -22,7 +21,7 @@ def detect() -> Cluster:
     True
     """
     cores = available_cores()
-    node = Node(name="n0", cores=len(cores), memory_bytes=_memory_bytes(), disk_bytes=_disk_bytes())
+    node = Node(name="n0", cores=len(cores), memory_bytes=host_memory_bytes(), disk_bytes=_disk_bytes())
     accelerators = _accelerators()
     if accelerators:
         kinds = {kind.name: kind for _, kind in accelerators}
@@ -58,15 +57,6 @@ def _processor_name() -> str:
             if line.startswith("CPU part"):  # ARM gives numbers instead of a name
                 return f"cpu-{platform.machine()}-{line.partition(':')[2].strip().removeprefix('0x')}"
     return "cpu"
-
-
-def _memory_bytes() -> int:
-    total = psutil.virtual_memory().total
-    # A container's limit is below the machine's.
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            total = min(total, int(Path(path).read_text()))
-    return int(total)
 
 
 def _accelerators() -> list[tuple[int, Kind]]:

@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy
 
+from dovetail.frame.result_memory import ResultMemory
+from dovetail.native.host_memory import host_memory_bytes
+
 LEAST_ROWS = 1024
 # Copies, kernels and copies back of neighbouring pieces overlap; so each piece has its arrays on the device at once.
 _PIECES_AT_ONCE = 3
@@ -66,7 +69,7 @@ def run_in_pieces(
     if split and count:
         size = sum(arg.nbytes for arg in args if isinstance(arg, numpy.ndarray))
         room = memory_bytes or _free_bytes(device)
-        most = min(room / (3 * _PIECES_AT_ONCE), _PIECE_BYTES, _host_bytes() / _PARTS_OF_HOST)
+        most = min(room / (3 * _PIECES_AT_ONCE), _PIECE_BYTES, host_memory_bytes() / _PARTS_OF_HOST)
         step = max(LEAST_ROWS, min(count, int(count * most / (size + 1))))
     while True:
         try:
@@ -86,7 +89,7 @@ def _run(function: TensorFunction, args: Sequence[Any], device: str, count: int,
         pieces = [slice(start, min(start + step, count)) for start in range(0, count, step)]
         if device == "cpu":
             found = ((piece, function(*_to_tensors(_cut(args, piece, count), device))) for piece in pieces)
-            return _gather(found, count, ahead=0)
+            return _Results(count).gather(found, ahead=0)
         return _stream(function, args, device, count, pieces)
     except RuntimeError as error:
         if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)):  # of pinned memory
@@ -104,6 +107,7 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     args = [arg if _is_cut(arg, count) else _to_tensors([arg], device)[0] for arg in args]
     back: queue.Queue[Any] = queue.Queue(maxsize=_PIECES_AT_ONCE)
     stopped = threading.Event()
+    results = _Results(count)
 
     def hand_over() -> None:
         staged: deque[_Staged] = deque()
@@ -115,12 +119,10 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
                     given_args, copies = staged.popleft()
                     _wait(copies)
                     with torch.cuda.stream(streams[number % len(streams)]), torch.no_grad():
-                        given = function(*_send(given_args, device))
-                        found = [tensor.to("cpu", non_blocking=True) for tensor in _to_list(given)]
+                        found = results.receive(piece, function(*_send(given_args, device)))
                         done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
                         done.record()
-                    whole = tuple(found) if isinstance(given, tuple | list) else found[0]
-                    _put(back, (piece, whole, done), stopped)
+                    _put(back, (piece, found, done), stopped)
             except Exception as error:  # it is the caller's
                 _put(back, error, stopped)
 
@@ -140,10 +142,12 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
             yield piece, found
 
     try:
-        return _gather(come_back(), count, ahead=_AHEAD)
+        return results.gather(come_back(), ahead=_AHEAD)
     finally:
         stopped.set()
         thread.join()
+        for stream in streams:  # after an error pieces may still be on their way to memory that is lent again
+            stream.synchronize()
 
 
 class _Stopped(Exception):
@@ -211,37 +215,77 @@ def _as_tensor(array: numpy.ndarray) -> Any:
     return torch.from_numpy(array) if plain else None
 
 
-def _gather(parts: Iterator[tuple[slice, Any]], count: int, *, ahead: int) -> Any:
-    """Results of pieces, put together as they come: by threads while so many more are awaited, or before the next one,
-    which may be computed in the same memory."""
-    import torch
+class _Results:
+    """What pieces give, put together as they come."""
 
-    targets: list[Any] = []
-    several = False
-    copying: deque[tuple[list[Future[None]], list[Any]]] = deque()  # with what is copied, so that it stays
-    for piece, found in parts:
-        several = isinstance(found, tuple | list)
-        tensors = _to_list(found)
-        if not targets:
-            in_rows = [len(each) == piece.stop - piece.start for each in tensors]
-            # NumPy asks for huge pages, as torch does not: new memory is written twice as fast.
-            targets = [numpy.empty((count, *each.shape[1:]), each.numpy().dtype) if its_rows else []
-                       for each, its_rows in zip(tensors, in_rows, strict=True)]  # fmt: skip
-        copies = list[Future[None]]()
-        for target, tensor in zip(targets, tensors, strict=True):
-            if isinstance(target, list):
-                target.append(tensor.clone())
-            elif not ahead:
-                numpy.copyto(target[piece], tensor.numpy())
-            else:
-                copies += _begin_copy(target[piece], tensor.numpy())
-        copying.append((copies, tensors))
-        while len(copying) > ahead:
-            _wait(copying.popleft()[0])
-    for copies, _ in copying:
-        _wait(copies)
-    whole = tuple(torch.cat(each).numpy() if isinstance(each, list) else each for each in targets)
-    return whole if several else whole[0]
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._several = False
+        self._targets: list[Any] = []  # an array of so many rows, or a list of what does not have a piece's rows
+        self._reached: list[Any] = []  # the same array as a tensor, where the device writes to it by itself
+
+    def receive(self, piece: slice, given: Any) -> list[Any]:
+        """On their way to the host by the current stream: to where they stay, or to pinned memory between."""
+        tensors = self._open(piece, given, lend=_result_memory().lend)
+        return [
+            each.to("cpu", non_blocking=True) if whole is None else whole[piece].copy_(each, non_blocking=True)
+            for each, whole in zip(tensors, self._reached, strict=True)
+        ]
+
+    def gather(self, parts: Iterator[tuple[slice, Any]], *, ahead: int) -> Any:
+        """All of them: copied by threads while so many more are awaited, or each before the next one, which may be
+        computed in the same memory."""
+        import torch
+
+        copying: deque[tuple[list[Future[None]], list[Any]]] = deque()  # with what is copied, so that it stays
+        for piece, found in parts:
+            tensors = self._open(piece, found, lend=_new_memory)
+            copies = list[Future[None]]()
+            for target, whole, tensor in zip(self._targets, self._reached, tensors, strict=True):
+                if isinstance(target, list):
+                    target.append(tensor.clone())
+                elif whole is not None:
+                    continue
+                elif not ahead:
+                    numpy.copyto(target[piece], tensor.numpy())
+                else:
+                    copies += _begin_copy(target[piece], tensor.numpy())
+            copying.append((copies, tensors))
+            while len(copying) > ahead:
+                _wait(copying.popleft()[0])
+        for copies, _ in copying:
+            _wait(copies)
+        whole_results = tuple(torch.cat(each).numpy() if isinstance(each, list) else each for each in self._targets)
+        return whole_results if self._several else whole_results[0]
+
+    def _open(self, piece: slice, given: Any, *, lend: "_Lend") -> list[Any]:
+        """The first piece says what there is to have room for."""
+        import torch
+
+        tensors = list(given) if isinstance(given, tuple | list) else [given]
+        if self._targets:
+            return tensors
+        self._several = isinstance(given, tuple | list)
+        for each in tensors:
+            target, is_reached = list[Any](), False
+            if each.ndim and len(each) == piece.stop - piece.start:
+                dtype = torch.empty(0, dtype=each.dtype).numpy().dtype
+                target, is_reached = lend((self._count, *each.shape[1:]), dtype)
+            self._targets.append(target)
+            self._reached.append(torch.from_numpy(target) if is_reached else None)
+        return tensors
+
+
+_Lend = Callable[[tuple[int, ...], Any], tuple[Any, bool]]
+
+
+def _new_memory(shape: tuple[int, ...], dtype: Any) -> tuple[numpy.ndarray, bool]:
+    return numpy.empty(shape, dtype), False
+
+
+@functools.cache
+def _result_memory() -> ResultMemory:
+    return ResultMemory()
 
 
 def _torch_type(array: numpy.ndarray) -> Any:
@@ -270,18 +314,10 @@ def _copiers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="frame copy")
 
 
-def _to_list(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, tuple | list) else [found]
-
-
 def _to_arrays(found: Any) -> Any:
     if isinstance(found, tuple | list):
         return tuple(_to_arrays(each) for each in found)
     return found.cpu().numpy()
-
-
-def _host_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _free_bytes(device: str) -> int:

@@ -117,3 +117,25 @@ def test_what_is_no_torch_error_of_memory_but_says_so_gives_smaller_pieces():
     assert sizes[0] == 50_000
     with pytest.raises(RuntimeError, match="shape"):
         device_pieces.run_in_pieces(lambda piece: piece.reshape(7, -1), [x], device="cpu", split=True)
+
+
+@pytest.mark.gpu
+def test_results_that_are_let_go_of_are_where_the_next_arrive_and_others_stay():
+    x = numpy.random.default_rng(0).normal(size=12_000_000)  # results of 96 MB, in pieces of 10 MB
+    kept, places = [], set()
+    for number in range(8):
+        found = device_pieces.run_in_pieces(
+            lambda piece, number=number: (piece + number, piece.sum().reshape(1)),
+            [x], device="cuda", split=True, memory_bytes=96 << 20,
+        )  # fmt: skip
+        assert numpy.array_equal(found[0], x + number)
+        assert len(found[1]) > 5
+        places.add(found[0].ctypes.data)
+        if number in (2, 5):
+            kept.append((number, found[0]))
+    assert len(places) < 8
+    assert all(numpy.array_equal(array, x + number) for number, array in kept)
+    with pytest.raises(RuntimeError, match="shape"):
+        device_pieces.run_in_pieces(
+            lambda piece: (piece + 1).reshape(7, -1), [x], device="cuda", split=True, memory_bytes=96 << 20
+        )
