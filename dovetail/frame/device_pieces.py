@@ -1,8 +1,8 @@
 """A function on a device's tensors, called with arrays of the host: whole, or piece by piece by rows.
 
 Pieces pass on three streams: one is on its way to the device while the one before is computed and the one before that
-comes back. Threads fill the pinned memory that copies go through, and empty it, some pieces ahead and behind: it is the
-host's copying, not the link, that would take longest. torch is imported at the first call.
+comes back. Threads fill the pinned memory that copies go through, and empty it: it is the host's copying, not the link,
+that would take longest. torch is imported at the first call.
 """
 
 import contextlib
@@ -12,11 +12,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy
 
+from dovetail.frame.device_sender import begin_sending
 from dovetail.frame.result_memory import ResultMemory
 from dovetail.native.host_memory import host_memory_bytes
 
@@ -26,12 +27,12 @@ _PIECES_AT_ONCE = 3
 # A piece's arrays of the host: large enough that the link takes longer for them than Python to hand over two dozen
 # kernels, small enough that the first and last, which overlap with nothing, are short.
 _PIECE_BYTES = 192 << 20
-# Of so many more pieces memory is being filled, or emptied, at a time. To wait for each before the next takes longer
-# than the copies themselves: with 16 threads 28 GB/s instead of 44, where the link carries 54.
+# Of so many more pieces memory is being emptied at a time. To wait for each before the next takes longer than the
+# copies themselves: with 16 threads 28 GB/s instead of 44, where the link carries 54.
 _AHEAD = 4
 # Pinned memory is taken from everybody: a piece is no larger than this part of the host's.
 _PARTS_OF_HOST = 128
-_MOST_COPY_THREADS, _COPIED_AT_ONCE = 16, 24 << 20
+_MOST_COPY_THREADS, _MOST_SEND_THREADS, _COPIED_AT_ONCE = 16, 12, 24 << 20
 
 TensorFunction = Callable[..., Any]
 """Takes tensors and numbers; gives a tensor or a tuple of them."""
@@ -109,17 +110,21 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     stopped = threading.Event()
     results = _Results(count)
 
+    sending: deque[_Sent] = deque()
+
     def hand_over() -> None:
-        staged: deque[_Staged] = deque()
         with contextlib.suppress(_Stopped):
             try:
                 for number, piece in enumerate(pieces):
-                    while len(staged) <= _AHEAD and number + len(staged) < len(pieces):
-                        staged.append(_stage(_cut(args, pieces[number + len(staged)], count)))
-                    given_args, copies = staged.popleft()
-                    _wait(copies)
-                    with torch.cuda.stream(streams[number % len(streams)]), torch.no_grad():
-                        found = results.receive(piece, function(*_send(given_args, device)))
+                    for ahead in range(number + len(sending), min(number + len(streams), len(pieces))):
+                        with torch.cuda.stream(streams[ahead % len(streams)]):
+                            sending.append(([], []))
+                            _begin_sending(_cut(args, pieces[ahead], count), device, *sending[-1])
+                    stream = streams[number % len(streams)]
+                    for there in sending[0][1]:
+                        stream.wait_event(there.result())
+                    with torch.cuda.stream(stream), torch.no_grad():
+                        found = results.receive(piece, function(*sending.popleft()[0]))
                         done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
                         done.record()
                     _put(back, (piece, found, done), stopped)
@@ -146,8 +151,10 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     finally:
         stopped.set()
         thread.join()
-        for stream in streams:  # after an error pieces may still be on their way to memory that is lent again
-            stream.synchronize()
+        # After an error pieces may still be on their way to and from memory that is given back.
+        for _, copies in sending:
+            wait(copies)
+        torch.cuda.synchronize(device)
 
 
 class _Stopped(Exception):
@@ -171,27 +178,22 @@ def _is_cut(arg: Any, count: int) -> bool:
     return isinstance(arg, numpy.ndarray) and arg.ndim > 0 and len(arg) == count
 
 
-_Staged = tuple[list[Any], list["Future[None]"]]
-"""Arguments with tensors in pinned memory in the place of arrays, and the copies that still fill them."""
+_Sent = tuple[list[Any], list["Future[Any]"]]
+"""Arguments with tensors of the device in the place of arrays, and what fills them: each gives an event."""
 
 
-def _stage(args: Sequence[Any]) -> _Staged:
+def _begin_sending(args: Sequence[Any], device: str, found: list[Any], copies: list[Any]) -> None:
+    """Adds to both lists as it goes: what was begun is known where no more has room."""
     import torch
 
-    found, copies = list[Any](), list[Future[None]]()
     for arg in args:
         tensor = _as_tensor(arg) if isinstance(arg, numpy.ndarray) else arg
         if isinstance(arg, numpy.ndarray) and (tensor is None or not tensor.is_pinned()):
-            tensor = torch.empty(arg.shape, dtype=_torch_type(arg), pin_memory=True)
-            copies += _begin_copy(tensor.numpy(), arg)
+            tensor = torch.empty(arg.shape, dtype=_torch_type(arg), device=device)
+            copies += begin_sending(arg, tensor, _senders())
+        elif isinstance(tensor, torch.Tensor):
+            tensor = tensor.to(device, non_blocking=True)
         found.append(tensor)
-    return found, copies
-
-
-def _send(args: Sequence[Any], device: str) -> list[Any]:
-    import torch
-
-    return [arg.to(device, non_blocking=True) if isinstance(arg, torch.Tensor) else arg for arg in args]
 
 
 def _to_tensors(args: Sequence[Any], device: str) -> list[Any]:
@@ -312,6 +314,13 @@ def _wait(copies: "list[Future[None]]") -> None:
 def _copiers() -> ThreadPoolExecutor:
     threads = min(_MOST_COPY_THREADS, len(os.sched_getaffinity(0)))
     return ThreadPoolExecutor(threads, thread_name_prefix="frame copy")
+
+
+@functools.cache
+def _senders() -> ThreadPoolExecutor:
+    """Fewer than there are cores: what hands over the kernels must not wait for a core."""
+    threads = min(_MOST_SEND_THREADS, max(1, len(os.sched_getaffinity(0)) * 3 // 4))
+    return ThreadPoolExecutor(threads, thread_name_prefix="frame send")
 
 
 def _to_arrays(found: Any) -> Any:
