@@ -1,6 +1,6 @@
 """A function on a device's tensors, called with arrays of the host: whole, or piece by piece by rows.
 
-Pieces pass on three streams: one is on its way to the device while the one before is computed and the one before that
+Pieces pass on a few streams: one is on its way to the device while the one before is computed and the one before that
 comes back. Threads fill the pinned memory that copies go through, and empty it: it is the host's copying, not the link,
 that would take longest. torch is imported at the first call.
 """
@@ -22,8 +22,9 @@ from dovetail.frame.result_memory import ResultMemory
 from dovetail.native.host_memory import host_memory_bytes
 
 LEAST_ROWS = 1024
-# Copies, kernels and copies back of neighbouring pieces overlap; so each piece has its arrays on the device at once.
-_PIECES_AT_ONCE = 3
+# Copies, kernels and copies back of neighbouring pieces overlap, with one more to smooth them; each has its arrays on the
+# device at once.
+_PIECES_AT_ONCE = 4
 # A piece's arrays of the host: large enough that the link takes longer for them than Python to hand over two dozen
 # kernels, small enough that the first and last, which overlap with nothing, are short.
 _PIECE_BYTES = 192 << 20
@@ -32,7 +33,7 @@ _PIECE_BYTES = 192 << 20
 _AHEAD = 4
 # Pinned memory is taken from everybody: a piece is no larger than this part of the host's.
 _PARTS_OF_HOST = 128
-_MOST_COPY_THREADS, _MOST_SEND_THREADS, _COPIED_AT_ONCE = 16, 12, 24 << 20
+_MOST_COPY_THREADS, _MOST_SEND_THREADS, _COPIED_AT_ONCE = 16, 8, 24 << 20
 
 TensorFunction = Callable[..., Any]
 """Takes tensors and numbers; gives a tensor or a tuple of them."""

@@ -16,9 +16,9 @@ import numpy
 
 from dovetail.native import cached_library
 
-# Larger places leave the caches, smaller ones take longer to hand over than to fetch: of a link of 55 GB/s 4 MiB give
-# 51, 1 MiB 46, 8 MiB 42.
-_PLACE_BYTES, _PLACES = 4 << 20, 3
+# Larger or more places leave the caches, smaller ones take longer to hand over than to fetch: of a link of 55 GB/s 4 MiB
+# give 51, 1 MiB 46, 8 MiB 42.
+_PLACE_BYTES, _PLACES = 4 << 20, 2
 # What one thread sends before it takes what is next.
 _SENT_AT_ONCE = 24 << 20
 
@@ -63,7 +63,7 @@ class _Lane:
 
         self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._places = torch.empty(_PLACE_BYTES * _PLACES, dtype=torch.uint8, pin_memory=True)
-        self._events: list[Any] = [torch.cuda.Event(blocking=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
+        self._events: list[Any] = [torch.cuda.Event() for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
         for event in self._events:
             event.record(self.stream)
         self._handles = (ctypes.c_void_p * _PLACES)(*(event.cuda_event for event in self._events))
