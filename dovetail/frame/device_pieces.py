@@ -22,8 +22,8 @@ from dovetail.frame.result_memory import ResultMemory
 from dovetail.native.host_memory import host_memory_bytes
 
 LEAST_ROWS = 1024
-# Copies, kernels and copies back of neighbouring pieces overlap, with one more to smooth them; each has its arrays on the
-# device at once.
+# Copies, kernels and copies back of neighbouring pieces overlap, with one more to smooth them; each has its arrays on
+# the device at once.
 _PIECES_AT_ONCE = 4
 # A piece's arrays of the host: large enough that the link takes longer for them than Python to hand over two dozen
 # kernels, small enough that the first and last, which overlap with nothing, are short.

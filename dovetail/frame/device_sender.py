@@ -16,8 +16,8 @@ import numpy
 
 from dovetail.native import cached_library
 
-# Larger or more places leave the caches, smaller ones take longer to hand over than to fetch: of a link of 55 GB/s 4 MiB
-# give 51, 1 MiB 46, 8 MiB 42.
+# Larger or more places leave the caches, smaller ones take longer to hand over than to fetch: of a link of 55 GB/s
+# 4 MiB give 51, 1 MiB 46, 8 MiB 42.
 _PLACE_BYTES, _PLACES = 4 << 20, 2
 # What one thread sends before it takes what is next.
 _SENT_AT_ONCE = 24 << 20
@@ -61,7 +61,8 @@ class _Lane:
     def __init__(self) -> None:
         import torch
 
-        self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # torch has 32 streams of each priority, given out in turn: those of normal priority come round to who computes.
+        self.stream: Any = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._places = torch.empty(_PLACE_BYTES * _PLACES, dtype=torch.uint8, pin_memory=True)
         self._events: list[Any] = [torch.cuda.Event() for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
         for event in self._events:
