@@ -104,7 +104,7 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     """All pieces, in order: handed over by a thread, put together by the caller as they come back."""
     import torch
 
-    streams: list[Any] = [torch.cuda.Stream(device) for _ in range(_PIECES_AT_ONCE)]  # type: ignore[no-untyped-call]
+    streams = _streams(device if ":" in device else f"{device}:{torch.cuda.current_device()}")
     # What no piece has a part of is sent once.
     args = [arg if _is_cut(arg, count) else _to_tensors([arg], device)[0] for arg in args]
     back: queue.Queue[Any] = queue.Queue(maxsize=_PIECES_AT_ONCE)
@@ -177,6 +177,14 @@ def _cut(args: Sequence[Any], piece: slice, count: int) -> list[Any]:
 
 def _is_cut(arg: Any, count: int) -> bool:
     return isinstance(arg, numpy.ndarray) and arg.ndim > 0 and len(arg) == count
+
+
+@functools.cache
+def _streams(device: str) -> list[Any]:
+    """The same for every call: torch keeps freed memory apart for each stream, so that new ones would take new memory."""
+    import torch
+
+    return [torch.cuda.Stream(device) for _ in range(_PIECES_AT_ONCE)]  # type: ignore[no-untyped-call]
 
 
 _Sent = tuple[list[Any], list["Future[Any]"]]

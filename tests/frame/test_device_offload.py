@@ -122,8 +122,9 @@ def test_what_is_no_torch_error_of_memory_but_says_so_gives_smaller_pieces():
 @pytest.mark.gpu
 def test_results_that_are_let_go_of_are_where_the_next_arrive_and_others_stay():
     x = numpy.random.default_rng(0).normal(size=12_000_000)  # results of 96 MB, in pieces of 10 MB
-    kept, places = [], set()
-    for number in range(8):
+    kept, places, reserved = [], set(), []
+    for number in range(12):
+        reserved.append(torch.cuda.memory_reserved())
         found = device_pieces.run_in_pieces(
             lambda piece, number=number: (piece + number, piece.sum().reshape(1)),
             [x], device="cuda", split=True, memory_bytes=96 << 20,
@@ -134,6 +135,7 @@ def test_results_that_are_let_go_of_are_where_the_next_arrive_and_others_stay():
         if number in (2, 5):
             kept.append((number, found[0]))
     assert len(places) < 8
+    assert reserved[-1] == reserved[3] <= reserved[0] + (96 << 20)
     assert all(numpy.array_equal(array, x + number) for number, array in kept)
     with pytest.raises(RuntimeError, match="shape"):
         device_pieces.run_in_pieces(
