@@ -181,7 +181,7 @@ def _is_cut(arg: Any, count: int) -> bool:
 
 @functools.cache
 def _streams(device: str) -> list[Any]:
-    """The same for every call: torch keeps freed memory apart for each stream, so that new ones would take new memory."""
+    """The same for every call: torch keeps freed memory apart for each stream, so that new ones would take more."""
     import torch
 
     return [torch.cuda.Stream(device) for _ in range(_PIECES_AT_ONCE)]  # type: ignore[no-untyped-call]
