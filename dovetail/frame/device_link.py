@@ -7,6 +7,8 @@ library never loads torch for it.
 import ctypes
 import dataclasses
 import functools
+import os
+import sys
 import threading
 import time
 from typing import Any
@@ -79,13 +81,33 @@ class _LinkProbe:
 _PROBE = _LinkProbe()
 
 
+_cut_off = False
+
+
+def _cut_off_child() -> None:
+    global _cut_off
+    _cut_off = "torch.cuda" in sys.modules and sys.modules["torch.cuda"]._is_in_bad_fork()
+
+
+os.register_at_fork(after_in_child=_cut_off_child)
+
+
+def is_cut_off() -> bool:
+    """Whether this process was forked from one that had begun to use its devices, which CUDA does not allow.
+
+    >>> is_cut_off()
+    False
+    """
+    return _cut_off
+
+
 def link_rates(*, wait: bool = False) -> LinkRates | None:
     """What the link carries, or None as long as that is not known or where there is no device.
 
     >>> link_rates() is None or link_rates().there > 0
     True
     """
-    if not _has_driver():
+    if _cut_off or not _has_driver():
         return None
     if wait:
         _PROBE.wait()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from dovetail.frame.device_link import LinkRates, link_rates
+from dovetail.frame.device_link import LinkRates, is_cut_off, link_rates
 from dovetail.frame.device_pieces import run_in_pieces
 from dovetail.frame.interpreter import finish
 from dovetail.frame.loops import Loop
@@ -30,6 +30,8 @@ def choose_place(
     """
     elements = math.prod(shape)
     if elements < _LEAST_ELEMENTS or not shape or threading.current_thread() is not threading.main_thread():
+        return "host", None
+    if is_cut_off():
         return "host", None
     if (last := known.get(elements.bit_length())) is not None and last.settled:  # to look again takes microseconds
         return last.settled, last if last.settled != "host" else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from dovetail.frame.device_pieces import DeviceFull, has_device, run_in_pieces
+from dovetail.frame.device_pieces import DeviceFull, DeviceRefuses, has_device, run_in_pieces
 from dovetail.frame.placement import PlaceSeconds
 from dovetail.vocabulary import DovetailError
 
@@ -43,11 +43,14 @@ class OffloadedFunction:
         known = self._seconds.setdefault(size.bit_length(), PlaceSeconds())
         place = known.choose(self._places())
         began = time.perf_counter()
+        refused = ""
         try:
             found = self._function(*args) if place == "host" else self._run_on_device(args)
-        except DeviceFull as error:
+        except DeviceRefuses as error:
             known.give_up(place)
-            self._last = f"host, since the device has no room: {error}"
+            refused = f"the device has no room: {error}" if isinstance(error, DeviceFull) else str(error)
+        if refused:  # and what was on the device is let go of
+            self._last = f"host, since {refused}"
             return self._function(*args)
         seconds = time.perf_counter() - began
         known.add(place, seconds)
@@ -85,7 +88,9 @@ def offload(
     """Give a function on NumPy arrays a counterpart on torch tensors, which is called where it is faster.
 
     `split=df.rows` says that rows do not depend on each other, so that data larger than the device's memory, or than
-    `memory_bytes`, go through it in pieces. Where there is no such device the function itself is called.
+    `memory_bytes`, go through it in pieces. These are computed one after another, but the results of one are fetched
+    while the next is computed, so they must not lie in the same memory of the device. Where there is no such device the
+    function itself is called.
 
     >>> import numpy, torch, dovetail.frame as df
     >>> @df.offload(cuda=lambda x, y: torch.hypot(x, y), split=df.rows)

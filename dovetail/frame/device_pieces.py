@@ -6,7 +6,6 @@ that would take longest. torch is imported at the first call.
 """
 
 import contextlib
-import functools
 import os
 import queue
 import threading
@@ -17,9 +16,12 @@ from typing import Any
 
 import numpy
 
+from dovetail.frame.device_link import is_cut_off
 from dovetail.frame.device_sender import begin_sending
+from dovetail.frame.once import once
 from dovetail.frame.result_memory import ResultMemory
 from dovetail.native.host_memory import host_memory_bytes
+from dovetail.vocabulary import DovetailError
 
 LEAST_ROWS = 1024
 # Copies, kernels and copies back of neighbouring pieces overlap, with one more to smooth them; each has its arrays on
@@ -39,7 +41,11 @@ TensorFunction = Callable[..., Any]
 """Takes tensors and numbers; gives a tensor or a tuple of them."""
 
 
-class DeviceFull(Exception):
+class DeviceRefuses(Exception):
+    """The device cannot do what it is asked; the host may."""
+
+
+class DeviceFull(DeviceRefuses):
     """The device is out of memory."""
 
 
@@ -49,7 +55,7 @@ def has_device(device: str) -> bool:
         return True
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.is_available() and not is_cut_off()
 
 
 def run_in_pieces(
@@ -64,7 +70,7 @@ def run_in_pieces(
     """The function's results as arrays, for arguments of which each array with so many `rows` (as the first, unless
     given) is cut where `split` says that rows do not depend on each other. What has not as many rows as its piece is
     put together piece by piece. A device without room for the pieces gets smaller ones; raises `DeviceFull` where even
-    those do not fit."""
+    those do not fit, and `DeviceRefuses` for arrays of types that torch does not have."""
     first = len(args[0]) if args and isinstance(args[0], numpy.ndarray) and args[0].ndim else 0
     count = first if rows is None else rows
     step = count
@@ -86,13 +92,14 @@ def _run(function: TensorFunction, args: Sequence[Any], device: str, count: int,
     import torch
 
     try:
-        if step >= count:
-            return _to_arrays(function(*_to_tensors(args, device)))
-        pieces = [slice(start, min(start + step, count)) for start in range(0, count, step)]
-        if device == "cpu":
-            found = ((piece, function(*_to_tensors(_cut(args, piece, count), device))) for piece in pieces)
-            return _Results(count).gather(found, ahead=0)
-        return _stream(function, args, device, count, pieces)
+        with torch.no_grad():
+            if step >= count:
+                return _to_arrays(function(*_to_tensors(args, device)))
+            pieces = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+            if device == "cpu":
+                found = ((piece, function(*_to_tensors(_cut(args, piece, count), device))) for piece in pieces)
+                return _Results(count).gather(found, ahead=0)
+            return _stream(function, args, device, count, pieces)
     except RuntimeError as error:
         if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)):  # of pinned memory
             raise
@@ -107,15 +114,18 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     streams = _streams(device if ":" in device else f"{device}:{torch.cuda.current_device()}")
     # What no piece has a part of is sent once.
     args = [arg if _is_cut(arg, count) else _to_tensors([arg], device)[0] for arg in args]
+    for each in streams:  # for what the caller's stream computes that the function uses
+        each.wait_stream(torch.cuda.current_stream(each.device))
     back: queue.Queue[Any] = queue.Queue(maxsize=_PIECES_AT_ONCE)
     stopped = threading.Event()
     results = _Results(count)
-
     sending: deque[_Sent] = deque()
 
     def hand_over() -> None:
+        there = computed = None
         with contextlib.suppress(_Stopped):
             try:
+                torch.cuda.set_device(streams[0].device)
                 for number, piece in enumerate(pieces):
                     for ahead in range(number + len(sending), min(number + len(streams), len(pieces))):
                         with torch.cuda.stream(streams[ahead % len(streams)]):
@@ -124,12 +134,16 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
                     stream = streams[number % len(streams)]
                     for there in sending[0][1]:
                         stream.wait_event(there.result())
+                    if computed is not None:  # a function may keep what it makes at its first piece
+                        stream.wait_event(computed)
                     with torch.cuda.stream(stream), torch.no_grad():
-                        found = results.receive(piece, function(*sending.popleft()[0]))
-                        done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                        done.record()
+                        given = function(*sending.popleft()[0])
+                        computed = _record()
+                        found = results.receive(piece, given)
+                        done, given = _record(), None
                     _put(back, (piece, found, done), stopped)
-            except Exception as error:  # it is the caller's
+            except BaseException as error:  # it is the caller's
+                there = None  # or it would keep, by what it was raised from, all that was sent
                 _put(back, error, stopped)
 
     thread = threading.Thread(target=hand_over, name="frame pieces", daemon=True)
@@ -138,7 +152,7 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
     def come_back() -> Iterator[tuple[slice, Any]]:
         for _ in pieces:
             got = back.get()
-            if isinstance(got, Exception):
+            if isinstance(got, BaseException):
                 try:
                     raise got
                 finally:
@@ -156,6 +170,7 @@ def _stream(function: TensorFunction, args: Sequence[Any], device: str, count: i
         for _, copies in sending:
             wait(copies)
         torch.cuda.synchronize(device)
+        sending.clear()
 
 
 class _Stopped(Exception):
@@ -179,7 +194,15 @@ def _is_cut(arg: Any, count: int) -> bool:
     return isinstance(arg, numpy.ndarray) and arg.ndim > 0 and len(arg) == count
 
 
-@functools.cache
+def _record() -> Any:
+    import torch
+
+    found: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    found.record()
+    return found
+
+
+@once
 def _streams(device: str) -> list[Any]:
     """The same for every call: torch keeps freed memory apart for each stream, so that new ones would take more."""
     import torch
@@ -214,7 +237,7 @@ def _to_tensors(args: Sequence[Any], device: str) -> list[Any]:
             tensor = _as_tensor(arg)
             found.append((torch.from_numpy(arg.copy()) if tensor is None else tensor).to(device))
         else:
-            found.append(arg)
+            found.append(arg.to(device) if isinstance(arg, torch.Tensor) else arg)
     return found
 
 
@@ -222,6 +245,7 @@ def _as_tensor(array: numpy.ndarray) -> Any:
     """A tensor of the same memory; None where torch cannot have one."""
     import torch
 
+    _torch_type(array)
     plain = array.flags.c_contiguous and array.flags.writeable and min(array.strides, default=1) > 0
     return torch.from_numpy(array) if plain else None
 
@@ -238,10 +262,13 @@ class _Results:
     def receive(self, piece: slice, given: Any) -> list[Any]:
         """On their way to the host by the current stream: to where they stay, or to pinned memory between."""
         tensors = self._open(piece, given, lend=_result_memory().lend)
-        return [
-            each.to("cpu", non_blocking=True) if whole is None else whole[piece].copy_(each, non_blocking=True)
-            for each, whole in zip(tensors, self._reached, strict=True)
-        ]
+        found = []
+        for each, whole in zip(tensors, self._reached, strict=True):
+            if whole is not None:
+                found.append(whole[piece].copy_(each, non_blocking=True))
+            else:  # of the host's own memory the next piece may be computed in the same
+                found.append(each.clone() if each.device.type == "cpu" else each.to("cpu", non_blocking=True))
+        return found
 
     def gather(self, parts: Iterator[tuple[slice, Any]], *, ahead: int) -> Any:
         """All of them: copied by threads while so many more are awaited, or each before the next one, which may be
@@ -274,12 +301,19 @@ class _Results:
         import torch
 
         tensors = list(given) if isinstance(given, tuple | list) else [given]
+        rows = piece.stop - piece.start
         if self._targets:
+            for target, each in zip(self._targets, tensors, strict=True):
+                if not isinstance(target, list) and each.shape != (rows, *target.shape[1:]):
+                    raise DovetailError(
+                        f"a function that is split by rows must give as many for each piece as it was given, as it did "
+                        f"for the first; of {rows:,} rows it made {tuple(each.shape)}. Offload it without split."
+                    )
             return tensors
         self._several = isinstance(given, tuple | list)
         for each in tensors:
             target, is_reached = list[Any](), False
-            if each.ndim and len(each) == piece.stop - piece.start:
+            if each.ndim and len(each) == rows:
                 dtype = torch.empty(0, dtype=each.dtype).numpy().dtype
                 target, is_reached = lend((self._count, *each.shape[1:]), dtype)
             self._targets.append(target)
@@ -294,7 +328,7 @@ def _new_memory(shape: tuple[int, ...], dtype: Any) -> tuple[numpy.ndarray, bool
     return numpy.empty(shape, dtype), False
 
 
-@functools.cache
+@once
 def _result_memory() -> ResultMemory:
     return ResultMemory()
 
@@ -302,7 +336,10 @@ def _result_memory() -> ResultMemory:
 def _torch_type(array: numpy.ndarray) -> Any:
     import torch
 
-    return torch.from_numpy(numpy.empty(0, array.dtype)).dtype
+    try:
+        return torch.from_numpy(numpy.empty(0, array.dtype)).dtype
+    except (TypeError, ValueError) as error:
+        raise DeviceRefuses(f"torch has no {array.dtype.str}") from error
 
 
 def _begin_copy(target: numpy.ndarray, source: numpy.ndarray) -> "list[Future[None]]":
@@ -319,13 +356,13 @@ def _wait(copies: "list[Future[None]]") -> None:
         copy.result()
 
 
-@functools.cache
+@once
 def _copiers() -> ThreadPoolExecutor:
     threads = min(_MOST_COPY_THREADS, len(os.sched_getaffinity(0)))
     return ThreadPoolExecutor(threads, thread_name_prefix="frame copy")
 
 
-@functools.cache
+@once
 def _senders() -> ThreadPoolExecutor:
     """Fewer than there are cores: what hands over the kernels must not wait for a core."""
     threads = min(_MOST_SEND_THREADS, max(1, len(os.sched_getaffinity(0)) * 3 // 4))
@@ -343,4 +380,5 @@ def _free_bytes(device: str) -> int:
         return 1 << 40
     import torch
 
-    return int(torch.cuda.mem_get_info(device)[0])
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy
 
+from dovetail.frame.once import once
 from dovetail.native import cached_library
 
 # Larger or more places leave the caches, smaller ones take longer to hand over than to fetch: of a link of 55 GB/s
@@ -30,21 +31,21 @@ def begin_sending(array: numpy.ndarray, target: Any, threads: Executor) -> "list
     must be free once what the current stream has been given is done."""
     import torch
 
+    send = _send_through()  # before threads ask for it
     free: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     free.record()
     step = max(1, len(array) * _SENT_AT_ONCE // max(1, array.nbytes))
     parts = [slice(start, start + step) for start in range(0, len(array), step)]
-    return [threads.submit(_send, array[part], target[part], free) for part in parts]
+    return [threads.submit(_send, send, array[part], target[part], free) for part in parts]
 
 
-def _send(array: numpy.ndarray, target: Any, free: Any) -> Any:
+def _send(send: Any, array: numpy.ndarray, target: Any, free: Any) -> Any:
     import torch
 
     with torch.cuda.device(target.device):
         lane = _lane(target.device.index)
         lane.stream.wait_event(free)
         array = numpy.ascontiguousarray(array)
-        send = _send_through()
         if send is None:  # without a compiler
             with torch.cuda.stream(lane.stream):
                 target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
@@ -90,7 +91,7 @@ def _lane(device: int) -> _Lane:
     return kept[device]
 
 
-@functools.cache
+@once
 def _send_through() -> Any:
     library = cached_library(Path(__file__).with_suffix(".c").read_text())
     if library is None:

@@ -51,4 +51,6 @@ class PlaceSeconds:
 
     def describe(self) -> str:
         """The least seconds of each place, in words for `explain`."""
-        return ", ".join(f"{place} {seconds:.3g} s" for place, seconds in self.least.items()) or "nothing is known"
+        return (
+            ", ".join(f"{place} {seconds:.3g} s" for place, seconds in list(self.least.items())) or "nothing is known"
+        )

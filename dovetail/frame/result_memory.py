@@ -8,11 +8,13 @@ it is pinned, so that results arrive without being copied by the host.
 import contextlib
 import math
 import sys
+import weakref
 from collections import deque
 from typing import Any
 
 import numpy
 
+from dovetail.frame.device_link import is_cut_off
 from dovetail.native.host_memory import host_memory_bytes
 
 # Smaller ones lie beside other things, and are new soon enough.
@@ -34,6 +36,7 @@ class ResultMemory:
 
     def __init__(self, most_bytes: int | None = None) -> None:
         self._most_bytes = host_memory_bytes() // _PARTS_OF_HOST if most_bytes is None else most_bytes
+        self._pinned: weakref.WeakSet[_Block] = weakref.WeakSet()
         self._kept: deque[_Block] = deque()  # the latest last; arrays end in any thread, within any line of this class
 
     def lend(self, shape: tuple[int, ...], dtype: Any, *, pin: bool = True) -> tuple[numpy.ndarray, bool]:
@@ -44,8 +47,9 @@ class ResultMemory:
         block = self._take(size)
         if block is None:
             block = _Block(size)
-        elif pin:
+        elif pin and size + sum(each.memory.nbytes for each in list(self._pinned)) <= self._most_bytes:
             block.pin()
+            self._pinned.add(block)
         lent = numpy.asarray(_Lent(block, self))
         return lent.view(dtype).reshape(shape), block.pinned
 
@@ -67,19 +71,22 @@ class ResultMemory:
 
 class _Block:
     def __init__(self, size: int) -> None:
-        self.pinned = False
+        self.pinned = self._was_refused = False
         # NumPy asks for huge pages, as torch does not: new memory is written twice as fast.
         self.memory = numpy.empty(size, numpy.uint8)
 
     def pin(self) -> None:
-        if not self.pinned:
+        if not (self.pinned or self._was_refused):
             import torch
 
             error = torch.cuda.cudart().cudaHostRegister(self.memory.ctypes.data, self.memory.nbytes, 0)  # type: ignore[no-untyped-call]
-            self.pinned = int(error) == 0
+            self.pinned, self._was_refused = int(error) == 0, int(error) != 0
+            if self._was_refused:  # or the next kernel of this thread would be told of it
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device="cuda").add_(1)
 
     def __del__(self) -> None:
-        if self.pinned and not sys.is_finalizing():
+        if self.pinned and not sys.is_finalizing() and not is_cut_off():
             import torch
 
             torch.cuda.cudart().cudaHostUnregister(self.memory.ctypes.data)  # type: ignore[no-untyped-call]

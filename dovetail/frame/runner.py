@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from dovetail.frame.device_loops import choose_place, run_on_device
-from dovetail.frame.device_pieces import DeviceFull
+from dovetail.frame.device_pieces import DeviceRefuses
 from dovetail.frame.interpreter import blocks, finish, interpret, rows_of
 from dovetail.frame.kernels import Kernel, kernel_of
 from dovetail.frame.loops import Loop, LoopPlan, plan_loops
@@ -128,7 +128,7 @@ def _run_where_fastest(
     began = time.perf_counter()
     try:
         run = run_on_device(loop, arrays, numbers, shape) if kernel.place == "cuda" else None
-    except DeviceFull:
+    except DeviceRefuses:
         known.give_up("cuda")
         kernel.place, run = "host", None
     found = run if run is not None else _run_compiled(loop, kernel, arrays, numbers, shape)

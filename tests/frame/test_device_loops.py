@@ -108,6 +108,19 @@ def test_a_full_device_leaves_it_to_the_host(monkeypatch):
     assert "place: host" in fused.explain()
 
 
+def test_who_was_forked_from_who_used_a_device_computes_on_the_host(monkeypatch):
+    monkeypatch.setattr(device_loops, "link_rates", lambda: FAST)
+    fused = df.fuse(lambda x: numpy.sqrt(x) * 5 - 0.5)
+    x = numpy.random.default_rng(0).uniform(size=100_000)
+    fused(x)
+    assert fused.wait()
+    (loop,) = fused._last.prepared.plan.loops()
+    known = {(100_000).bit_length(): PlaceSeconds(settled="cuda")}
+    assert device_loops.choose_place(loop, known, [x], x.shape)[0] == "cuda"
+    monkeypatch.setattr(device_loops, "is_cut_off", lambda: True)
+    assert device_loops.choose_place(loop, known, [x], x.shape) == ("host", None)
+
+
 def test_nothing_is_sent_that_the_link_alone_would_take_longer_for():
     seconds = PlaceSeconds()
     for _ in range(4):

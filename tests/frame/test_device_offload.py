@@ -1,6 +1,9 @@
 """Offloaded functions: the same answers wherever they ran, in one piece or in several, and the faster place in the end.
 Torch's CPU stands for the device, but for those that need one."""
 
+import threading
+import time
+
 import numpy
 import pytest
 import torch
@@ -8,6 +11,7 @@ import torch
 import dovetail.frame as df
 from dovetail.frame import device_offload as module
 from dovetail.frame import device_pieces
+from dovetail.frame.once import once
 from dovetail.vocabulary import DovetailError
 
 X, Y = numpy.random.default_rng(0).normal(size=(2, 10_000))
@@ -141,3 +145,49 @@ def test_results_that_are_let_go_of_are_where_the_next_arrive_and_others_stay():
         device_pieces.run_in_pieces(
             lambda piece: (piece + 1).reshape(7, -1), [x], device="cuda", split=True, memory_bytes=96 << 20
         )
+
+
+def test_results_that_are_not_rows_are_refused_where_the_first_piece_had_rows():
+    x = numpy.arange(50_000.0)
+    with pytest.raises(DovetailError, match=r"must give as many for each piece as it was given.*Offload it without"):
+        device_pieces.run_in_pieces(lambda piece: piece[piece < 40_000], [x], device="cpu", split=True, memory_bytes=1)
+
+
+def test_types_that_torch_does_not_have_are_the_hosts():
+    fused = df.offload(cuda=lambda x: x + 1, device="cpu")(lambda x: x + 1)
+    swapped = numpy.arange(50_000).astype(">f8")
+    for _ in range(8):
+        numpy.testing.assert_array_equal(fused(swapped), swapped + 1)
+    assert fused.explain().startswith("host")
+
+
+def test_a_function_with_weights_that_are_trained_elsewhere_is_called_without_gradients():
+    weight = torch.nn.Parameter(torch.full((), 2.0, dtype=torch.float64))
+    for memory_bytes in (None, 1):
+        found = device_pieces.run_in_pieces(
+            lambda x: x * weight, [X], device="cpu", split=True, memory_bytes=memory_bytes
+        )
+        numpy.testing.assert_array_equal(found, X * 2)
+
+
+def test_several_who_ask_first_are_given_the_same():
+    made, started = [], threading.Barrier(4)
+
+    @once
+    def thing():
+        made.append(threading.get_ident())
+        time.sleep(0.05)
+        return object()
+
+    def ask(into):
+        started.wait()
+        into.append(thing())
+
+    into: list[object] = []
+    threads = [threading.Thread(target=ask, args=(into,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert len({id(each) for each in into}) == 1
