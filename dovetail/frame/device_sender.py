@@ -43,20 +43,20 @@ def _send(send: Any, array: numpy.ndarray, target: Any, free: Any) -> Any:
     import torch
 
     with torch.cuda.device(target.device):
-        lane = _lane(target.device.index)
-        lane.stream.wait_event(free)
+        held = _places_of(target.device.index)
+        held.stream.wait_event(free)
         array = numpy.ascontiguousarray(array)
         if send is None:  # without a compiler
-            with torch.cuda.stream(lane.stream):
+            with torch.cuda.stream(held.stream):
                 target.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
         else:
-            lane.send(send, array, target)
+            held.send(send, array, target)
         there: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        there.record(lane.stream)
+        there.record(held.stream)
         return there
 
 
-class _Lane:
+class _PinnedPlaces:
     """A thread's places in pinned memory, and its stream."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class _Lane:
             raise RuntimeError(f"CUDA error: {what}, where {array.nbytes} bytes were sent to {target.device}")
 
 
-_lanes = threading.local()
+_of_thread = threading.local()
 
 
-def _lane(device: int) -> _Lane:
-    kept: dict[int, _Lane] = _lanes.__dict__.setdefault("of_devices", {})
+def _places_of(device: int) -> _PinnedPlaces:
+    kept: dict[int, _PinnedPlaces] = _of_thread.__dict__.setdefault("of_devices", {})
     if device not in kept:
-        kept[device] = _Lane()
+        kept[device] = _PinnedPlaces()
     return kept[device]
 
 
