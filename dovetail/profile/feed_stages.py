@@ -291,6 +291,7 @@ def _measure_flow(definition: Feed, model: FeedModel, budget_bytes: int) -> Feed
         service_seconds=last.service_seconds + more,
         cpu_seconds=last.cpu_seconds + more,
         lock_seconds=last.lock_seconds + more,
+        beside_seconds=more,
     )
     return FeedModel(profiles=(*others, longer))
 
@@ -334,8 +335,8 @@ def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int) -> 
                 return None
             found.append((time.process_time() - used) / count)
             if kinds is whole:
-                own = max((_unique_bytes(pid) for pid in pids), default=0)
                 beyond = (_cpu_seconds(pids) - used_there) / count - model.cpu_seconds
+                own = max((_unique_bytes(pid) for pid in pids), default=0)
     return _Crossing(
         batch_seconds=found[0],
         items_seconds=max(found),
@@ -372,12 +373,14 @@ def _process_profile(
     """In processes. What comes to the first stage are numbers, and what leaves the last are batches; between the others
     whole items change hands. `beyond_seconds` an item are taken there to receive and to send it."""
     handed = (crossing.batch_seconds if is_edge else crossing.items_seconds) / visits
+    beside = handed + beyond_seconds
     return dataclasses.replace(
         profile,
         worker="process",
-        service_seconds=profile.service_seconds + handed + beyond_seconds,
-        cpu_seconds=profile.cpu_seconds + handed + beyond_seconds,
+        service_seconds=profile.service_seconds + beside,
+        cpu_seconds=profile.cpu_seconds + beside,
         lock_seconds=handed,
+        beside_seconds=profile.beside_seconds + beside,
         worker_bytes=crossing.worker_bytes,
     )
 

@@ -39,7 +39,9 @@ class StageProfile:
 
     `service_seconds` is what one item takes one worker; of that, `cpu_seconds` keep a core busy, and `lock_seconds`
     hold the lock of this process's interpreter: nearly all of `cpu_seconds` for a thread that computes in Python, and
-    for a process only what sending and receiving take. `contention` and `coherency` are the universal law's two
+    for a process only what sending and receiving take. `beside_seconds` are those of `cpu_seconds` that are not the
+    stage's own, which whoever watches it at work does not see: to hand items over, to queue them and put them in order.
+    `contention` and `coherency` are the universal law's two
     constants, beyond what cores and lock explain: `a` workers give a / (1 + contention (a - 1) + coherency a (a - 1))
     times the items of one. `item_bytes` and `most_bytes` are the mean and the largest of what one item that it gives
     holds, `worker_bytes` the memory of one more worker, `inputs` how many items of the stage before make one of its
@@ -54,6 +56,7 @@ class StageProfile:
     service_seconds: float
     cpu_seconds: float = 0.0
     lock_seconds: float = 0.0
+    beside_seconds: float = 0.0
     contention: float = 0.0
     coherency: float = 0.0
     item_bytes: int = 0
@@ -66,7 +69,7 @@ class StageProfile:
     def __post_init__(self) -> None:
         _check_worker(self.name, self.worker)
         # Written so that NaN fails too.
-        seconds = (self.service_seconds, self.cpu_seconds, self.lock_seconds)
+        seconds = (self.service_seconds, self.cpu_seconds, self.lock_seconds, self.beside_seconds)
         if not (all(0 <= each < math.inf for each in seconds) and 0 < self.inputs < math.inf):
             raise InvalidRecord(
                 f"a stage's profile must have seconds of at least 0 and inputs > 0; that of {self.name!r} has "

@@ -125,16 +125,20 @@ def free_cores(
     [2, 1.0]
     """
     model, seen = model_of(profiles, plan.stages), {each.name: each for each in observations}
-    used = sum(each.cpu_seconds for each in observations) / seconds + measured_per_second * consumer.cpu_seconds
+    busy = [(each, _core_seconds(each, seen[each.name]) / seconds) for each in model.paid if each.name in seen]
+    used = sum(cores for _, cores in busy) + measured_per_second * consumer.cpu_seconds
     held = measured_per_second * consumer.lock_seconds + sum(
-        seen[each.name].cpu_seconds / seconds * each.lock_seconds / each.cpu_seconds
-        for each in model.paid
-        if each.cpu_seconds and each.name in seen
+        cores * each.lock_seconds / each.cpu_seconds for each, cores in busy if each.cpu_seconds
     )
     crowded = _seen_slowdown(model, seen, seconds=seconds) > _CROWDED
     if not crowded or used > _USED_UP * cores or held > _USED_UP:
         return cores
     return max(_LEAST_CORES, used)
+
+
+def _core_seconds(profile: StageProfile, seen: StageObservation) -> float:
+    """For how long a stage kept cores busy, here and where its workers are."""
+    return seen.cpu_seconds + seen.items * profile.beside_seconds
 
 
 def _own_slowdown(
@@ -143,9 +147,9 @@ def _own_slowdown(
     """How many times as long as alone computing may take, because others compute; 1 where cores and lock suffice."""
     busy_cores = holding = 0.0
     computing = locking = 0
-    for profile, stage in zip(model.profiles, plan.stages, strict=True):
+    for profile, stage in zip(model.paid, plan.stages, strict=True):
         if profile.cpu_seconds and profile.name in seen:
-            cpu = seen[profile.name].cpu_seconds / seconds
+            cpu = _core_seconds(profile, seen[profile.name]) / seconds
             busy_cores += cpu
             holding += cpu * profile.lock_seconds / profile.cpu_seconds
             computing += stage.workers
@@ -162,34 +166,46 @@ def _updated(profile: StageProfile, seen: StageObservation, *, slowdown: float) 
     alone = max(0.0, profile.service_seconds - profile.cpu_seconds)
     own = 0.0 if slowdown > _CROWDED and _only_computes(profile) else waited - cpu * (slowdown - 1)
     waited = max(min(waited, alone), own)
-    return _blend(profile, service=cpu + waited, cpu=cpu, most_bytes=seen.most_bytes)
+    beside = profile.beside_seconds
+    return _blend(profile, service=cpu + beside + waited, cpu=cpu + beside, most_bytes=seen.most_bytes)
 
 
 def _blend(profile: StageProfile, *, service: float, cpu: float, most_bytes: int) -> StageProfile:
     service = (1 - _WEIGHT) * profile.service_seconds + _WEIGHT * service
     cpu = min(service, (1 - _WEIGHT) * profile.cpu_seconds + _WEIGHT * cpu)
-    lock = profile.lock_seconds / profile.cpu_seconds * cpu if profile.cpu_seconds else profile.lock_seconds
     return dataclasses.replace(
         profile,
         service_seconds=service,
         cpu_seconds=cpu,
-        lock_seconds=lock,
+        lock_seconds=_lock_seconds(profile, cpu),
         most_bytes=max(profile.most_bytes, most_bytes),
     )
+
+
+def _lock_seconds(profile: StageProfile, cpu_seconds: float) -> float:
+    """For how long an item holds the lock that takes so long now: of a process that is what handing it over takes."""
+    beside, own = profile.beside_seconds, profile.cpu_seconds - profile.beside_seconds
+    if profile.worker == "process" or own <= 0:
+        return profile.lock_seconds
+    return beside + max(0.0, profile.lock_seconds - beside) / own * max(0.0, cpu_seconds - beside)
 
 
 def _in_proportion(profile: StageProfile, before: StageProfile, after: StageProfile) -> StageProfile:
     """A stage's profile with a kind of worker, after that with another has changed."""
     if profile.worker == after.worker:
         return after
-    cpu = after.cpu_seconds / before.cpu_seconds if before.cpu_seconds else 1.0
+    own_before, own_after = (each.cpu_seconds - each.beside_seconds for each in (before, after))
+    cpu_seconds = profile.beside_seconds + (profile.cpu_seconds - profile.beside_seconds) * (
+        own_after / own_before if own_before > 0 else 1.0
+    )
     waited, after_waited = (each.service_seconds - each.cpu_seconds for each in (before, after))
     longer = after_waited / waited if waited > 0 else 1.0
     own_wait = max(0.0, profile.service_seconds - profile.cpu_seconds)
     return dataclasses.replace(
         profile,
-        service_seconds=profile.cpu_seconds * cpu + own_wait * longer,
-        cpu_seconds=profile.cpu_seconds * cpu,
+        service_seconds=cpu_seconds + own_wait * longer,
+        cpu_seconds=cpu_seconds,
+        lock_seconds=_lock_seconds(profile, cpu_seconds),
         most_bytes=max(profile.most_bytes, after.most_bytes),
     )
 

@@ -75,6 +75,7 @@ class FeedModel:
             service_seconds=max(0.0, profile.service_seconds - spared),
             cpu_seconds=max(0.0, profile.cpu_seconds - spared),
             lock_seconds=profile.lock_seconds - spared,
+            beside_seconds=max(0.0, profile.beside_seconds - spared),
         )
 
     @property

@@ -6,6 +6,7 @@ import pytest
 
 from dovetail.planning.feeds import StageObservation, decide, plan_feed
 from dovetail.planning.feeds.drift import follow_drift, free_cores
+from dovetail.planning.feeds.feed_prediction import predict_feed
 from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, StagePlan, StageProfile
 
 DECODE = StageProfile(name="decode", worker="thread", service_seconds=4e-3, cpu_seconds=3e-3, lock_seconds=1e-3)
@@ -165,3 +166,28 @@ def test_a_plan_for_another_load_is_made_again_and_names_its_wall() -> None:
     )
     assert found.plan.stages[0].workers == 3
     assert found.reason == "decode was the wall: 667 a second are expected instead of 250."
+
+
+def test_what_is_beside_the_stage_is_neither_seen_nor_forgotten() -> None:
+    """Workers' clocks show 3 ms an item; to hand it over takes another 1 ms, which holds the lock for 0.4 ms."""
+    process = dataclasses.replace(
+        PROCESS, service_seconds=4e-3, cpu_seconds=4e-3, lock_seconds=4e-4, beside_seconds=1e-3
+    )
+    thread = dataclasses.replace(DECODE, service_seconds=4e-3, cpu_seconds=4e-3, lock_seconds=2e-3, beside_seconds=1e-3)
+    for own, other in ((process, thread), (thread, process)):
+        now = FeedPlan(stages=(StagePlan(name="decode", worker=own.worker, workers=1),))
+        found = (own, other)
+        for _ in range(30):
+            found = follow_drift(found, now, [seen(100, cpu=3e-3, waited=0.0)], seconds=1.0, cores=8)
+        for before, after in zip((own, other), found, strict=True):
+            assert dataclasses.astuple(after)[2:6] == pytest.approx(dataclasses.astuple(before)[2:6])
+        for _ in range(30):  # items become twice as heavy
+            found = follow_drift(found, now, [seen(100, cpu=6e-3, waited=0.0)], seconds=1.0, cores=8)
+        for before, after in zip((own, other), found, strict=True):
+            assert after.cpu_seconds == pytest.approx(7e-3)
+            assert after.lock_seconds == pytest.approx(before.lock_seconds * (1.5 if before is thread else 1))
+    chain = [dataclasses.replace(process, name=name) for name in ("read", "decode", "batch")]
+    now = FeedPlan(stages=tuple(StagePlan(name=each.name, worker="process", workers=1) for each in chain))
+    watched = [dataclasses.replace(seen(100, cpu=3e-3, waited=0.0), name=each.name) for each in chain]
+    later = follow_drift(chain, now, watched, seconds=1.0, cores=8)
+    assert predict_feed(later, now, cores=8)[0] == pytest.approx(predict_feed(chain, now, cores=8)[0])
