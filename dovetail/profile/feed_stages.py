@@ -80,12 +80,13 @@ def measure_stages(definition: Feed, *, budget_bytes: int) -> tuple[StageProfile
         model = _measure_flow(definition, model, budget_bytes)
     cores = len(os.sched_getaffinity(0))
     crossing = None
+    is_quiet = alone.free_share() > _QUIET
     # Where one for each stage would take what the budget is for, no plan could have them.
     fits = len(reasons) * _LEAST_PROCESS_BYTES <= budget_bytes // 2
     if not any(reasons) and (any(chain.drawing) or (fits and holds_lock(model, cores))):
-        crossing = _measure_crossing(definition, model, budget_bytes)
+        crossing = _measure_crossing(definition, model, budget_bytes, cores=cores if is_quiet else 0)
     contention, coherency = 0.0, 0.0
-    if alone.free_share() > _QUIET and not any(chain.drawing):
+    if is_quiet and not any(chain.drawing):
         contention, coherency = _measure_scaling(definition, model, budget_bytes, cores=cores)
     found = []
     for place, profile in enumerate(model.profiles):
@@ -317,9 +318,10 @@ class _Crossing:
     worker_bytes: int = 64 << 20
 
 
-def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int) -> _Crossing | None:
+def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int, *, cores: int) -> _Crossing | None:
     """All stages in processes: what is then left to do here is to send and to receive, batches first, and then, with
-    reading and batching back here, items."""
+    reading and batching back here, items. Where so many cores have nothing else to do, it is seen, too, what is lost
+    while one side waits to be woken by the other."""
     names = [stage.name for stage in definition.work_stages()]
     whole = ["process"] * len(names)
     apart = ["process" if 0 < place < len(names) - 1 else "thread" for place in range(len(names))]
@@ -330,12 +332,14 @@ def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int) -> 
             _count(batches, RUNNING_SECONDS / 4)  # until all processes are there
             pids = running.worker_pids()
             used, used_there = time.process_time(), _cpu_seconds(pids)
-            count = _count(batches, RUNNING_SECONDS)[0]
+            count, took = _count(batches, RUNNING_SECONDS)
             if not count:
                 return None
             found.append((time.process_time() - used) / count)
             if kinds is whole:
                 beyond = (_cpu_seconds(pids) - used_there) / count - model.cpu_seconds
+                if cores:
+                    beyond += _lost_seconds(model, took / count, here=found[0], beyond=beyond, cores=cores)
                 own = max((_unique_bytes(pid) for pid in pids), default=0)
     return _Crossing(
         batch_seconds=found[0],
@@ -343,6 +347,17 @@ def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int) -> 
         beyond_seconds=max(0.0, beyond),
         worker_bytes=own or 64 << 20,
     )
+
+
+def _lost_seconds(model: FeedModel, took: float, *, here: float, beyond: float, cores: int) -> float:
+    """How much longer a batch took one process for each stage, in seconds of all that were at work on it together, than
+    workers, cores and the lock explain."""
+    count = len(model.profiles)
+    service = sum(map(model.seconds, range(count)))
+    there = max(0.0, model.cpu_seconds + beyond)
+    explained = {count: (service + beyond) / count, cores: (there + here) / cores, 1: here}
+    together = max(explained, key=lambda workers: explained[workers])
+    return max(0.0, took - explained[together]) * together
 
 
 def _cpu_seconds(pids: Sequence[int]) -> float:
