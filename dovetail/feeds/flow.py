@@ -307,7 +307,9 @@ class FeedFlow:
         while True:
             if self._closed:
                 return None
-            if wait and self._present[kind] > self.workers[kind]:
+            if self._present[kind] > self.workers[kind]:
+                if not wait:  # it ends when it is done with what was sent ahead, which else never runs out
+                    return None
                 self._present[kind] -= 1
                 self._call_worker(kind)  # for what this one was woken for
                 return None
