@@ -132,6 +132,7 @@ class FeedFlow:
         with self._lock:
             self.kinds, self.workers, self.buffer_bytes = kinds, workers, buffer_bytes
             self._is_light, self._waits, self._several_for = False, 0, 0
+            self._alone_seconds = self._alone_busy = 0.0
             waiting = [unit for each in self._ready.values() for unit in each]
             self._ready = {kind: [] for kind in self.workers}
             for unit in waiting:
