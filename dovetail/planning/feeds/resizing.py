@@ -7,7 +7,8 @@ MARGIN = 0.05
 # After a resize that was taken back none is tried for so long, and for twice as long after the next; unless the feed
 # gives less than this share of what it gave then, which is another feed, or another machine.
 _HOLD_SECONDS, _CHANGED = 10.0, 0.8
-# Another trial is made so long after one in vain, and after twice as long the next.
+# After a trial in vain none is made for so long, and for twice as long after the next; and none at all while the feed
+# gives what it gave then, within a fifth.
 _TRY_HOLD_SECONDS = 30.0
 # A resize stays that brings this share of the gain that was expected of it.
 _LEAST_SHARE = 0.4
@@ -70,7 +71,8 @@ class ResizeJudge:
         self._before: FeedPlan | None = None
         self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
         self._hold_seconds = _HOLD_SECONDS
-        self._is_trial, self._tried_in_vain, self._last_rate, self._begun_rate = False, 0.0, 0.0, 0.0
+        self._is_trial, self._tried_in_vain, self._begun_rate = False, 0.0, 0.0
+        self._last_rate = self._better_rate = 0.0  # when a trial was last asked for, and the better of the last two
         self._try_from_seconds, self._try_hold_seconds = 0.0, _TRY_HOLD_SECONDS
 
     def begin(
@@ -79,7 +81,7 @@ class ResizeJudge:
         """A feed that gave this rate with the plan `before` is resized, which shows from then on; as a trial, after
         which, where it brings nothing, others may be resized at once."""
         self._before, self._from_seconds, self._is_trial = before, from_seconds, is_trial
-        self._begun_rate = max(rate, self._last_rate) if is_trial else rate  # not what a moment was slow by
+        self._begun_rate = max(rate, self._better_rate) if is_trial else rate  # not what a moment was slow by
         self._enough = self._begun_rate + _LEAST_SHARE * (expected - rate)
         if not is_trial:
             self._rate = rate
@@ -92,6 +94,7 @@ class ResizeJudge:
         """Whether a trial may bring something: the rate is as it was when this was last asked, and none has been in
         vain of late, nor of the same feed on the same machine."""
         last, self._last_rate = self._last_rate, rate
+        self._better_rate = max(last, rate)
         is_steady = abs(rate - last) <= 2 * MARGIN * last
         is_same = _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
         return is_steady and now_seconds >= self._try_from_seconds and not is_same

@@ -80,6 +80,15 @@ def test_no_trial_is_made_of_a_moment() -> None:
     assert judge.judge(111.0, since_seconds=10.0, now_seconds=11.0) is not None  # 6% more than the better of two looks
 
 
+def test_a_trial_begun_in_a_slow_moment_must_bring_more_than_the_moment_was_slow_by() -> None:
+    for rates in ((106.0, 98.0), (98.0, 106.0)):
+        judge = ResizeJudge()
+        assert [judge.may_try(rate, now_seconds=9.0) for rate in rates] == [False, True]
+        judge.begin(plan(100), rate=rates[-1], expected=1.15 * rates[-1], from_seconds=10.0, is_trial=True)
+        assert judge.judge(108.0, since_seconds=10.0, now_seconds=11.0) is not None
+        assert not steady(judge, 100.0, now=99.0)
+
+
 def test_a_trial_that_brought_something_stays_and_another_may_follow() -> None:
     judge = ResizeJudge()
     judge.begin(plan(100), rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
