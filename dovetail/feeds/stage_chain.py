@@ -28,8 +28,10 @@ _ITEMWISE = ("read", "map", "filter")
 _SHOWN = 120
 _LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
 _MOST_AT_ONCE = 64
-# What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
-_LIGHT_TYPES = (int, float, complex, numpy.generic)
+# Numbers, of which none is much larger than others; since integers can be, the largest counts as well. Whatever else
+# may turn out larger than it was is looked at one by one, as a budget of bytes must have it.
+_LIGHT_TYPES = (int, float, complex, numpy.number, numpy.bool_, numpy.datetime64)
+_LIGHT_BYTES = sys.getsizeof(numpy.clongdouble())
 # Of these one is as large as the next.
 _EQUALLY_LARGE = {float, *(numpy.dtype(code).type for code in "?bhilqBHILQefdFD")}
 _DROPPED = object()
@@ -264,7 +266,7 @@ class StageChain:
         at each would take longer. By the clock they may take longer, waiting for the interpreter's lock, but not as
         long as for a disk. Where none is left, they were as small as those before."""
         waited = sum(done.seconds for done in work) > _WAITING_SECONDS * count
-        is_small = _are_light(values) if values else self.is_light
+        is_small = _are_light(values, work[-1].most_bytes) if values else self.is_light
         return cpu_seconds < _LIGHT_SECONDS * count and not waited and is_small
 
     def _run_rows(
@@ -469,8 +471,8 @@ def _each(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _are_light(values: Sequence[Any]) -> bool:
-    return all(issubclass(kind, _LIGHT_TYPES) for kind in set(map(type, values)))
+def _are_light(values: Sequence[Any], most_bytes: int) -> bool:
+    return most_bytes <= _LIGHT_BYTES and all(issubclass(kind, _LIGHT_TYPES) for kind in set(map(type, values)))
 
 
 def _measure(work: StageWork, values: list[Any]) -> None:

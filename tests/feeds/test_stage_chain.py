@@ -1,5 +1,7 @@
 """Items count as light by what reading them takes and by how large they can be."""
 
+import numpy
+import pytest
 import torch
 
 from dovetail.feeds.definition import feed
@@ -27,3 +29,17 @@ def test_of_items_that_are_all_left_out_nobody_knows_how_large_they_were():
     assert not run(chain, begin=ITEMS)
     assert not run(chain)
     assert not run(chain, begin=ITEMS)
+
+
+@pytest.mark.parametrize("value", [7, 7.0, 7j, True, numpy.float32(7), numpy.int64(7), numpy.bool_(True)], ids=type)
+def test_numbers_are_light(value):
+    chain = StageChain(feed(range(ITEMS)).map(lambda number: value))
+    assert [run(chain) for _ in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "value", [1 << 4096, numpy.str_("x"), numpy.bytes_(b"x"), numpy.void(b"x"), "x", (7,)], ids=type
+)
+def test_what_the_next_may_be_larger_than_is_not_light(value):
+    chain = StageChain(feed(range(ITEMS)).map(lambda number: value))
+    assert [run(chain) for _ in range(3)] == [False] * 3
