@@ -132,6 +132,7 @@ class FeedFlow:
         with self._lock:
             self.kinds, self.workers, self.buffer_bytes = kinds, workers, buffer_bytes
             self._is_light, self._waits, self._several_for = False, 0, 0
+            self._alone_seconds = self._alone_busy = 0.0
             waiting = [unit for each in self._ready.values() for unit in each]
             self._ready = {kind: [] for kind in self.workers}
             for unit in waiting:
@@ -307,7 +308,9 @@ class FeedFlow:
         while True:
             if self._closed:
                 return None
-            if wait and self._present[kind] > self.workers[kind]:
+            if self._present[kind] > self.workers[kind]:
+                if not wait:  # it ends when it is done with what was sent ahead, which else never runs out
+                    return None
                 self._present[kind] -= 1
                 self._call_worker(kind)  # for what this one was woken for
                 return None

@@ -28,8 +28,10 @@ _ITEMWISE = ("read", "map", "filter")
 _SHOWN = 120
 _LIGHT_SECONDS, _WAITING_SECONDS = 2e-5, 1e-3
 _MOST_AT_ONCE = 64
-# What cannot turn out larger than it was: others are looked at one by one, as a budget of bytes must have it.
-_LIGHT_TYPES = (int, float, complex, numpy.generic)
+# Numbers, of which none is much larger than others; since integers can be, the largest counts as well. Whatever else
+# may turn out larger than it was is looked at one by one, as a budget of bytes must have it.
+_LIGHT_TYPES = (int, float, complex, numpy.number, numpy.bool_, numpy.datetime64)
+_LIGHT_BYTES = sys.getsizeof(numpy.clongdouble())
 # Of these one is as large as the next.
 _EQUALLY_LARGE = {float, *(numpy.dtype(code).type for code in "?bhilqBHILQefdFD")}
 _DROPPED = object()
@@ -204,13 +206,11 @@ class StageChain:
         """Item by item through stages that take one each; where items are light, stage by stage."""
         is_read = self.stages[first].operation == "read" and items.values is None
         may_try = is_read and not seeded and self.is_light and not any(self._rng[first:last])
-        busy = time.thread_time()
-        if may_try and self._columns(items, range(first, last), work, grow, counts_cpu):
-            self.is_light = self._seems_light(items, work, time.thread_time() - busy)
-            return
-        self._run_rows(items, first, last, work, seeded, grow, counts_cpu)
+        busy, count = time.thread_time(), len(items.numbers)  # of which a filter may leave few
+        if not (may_try and self._columns(items, range(first, last), work, grow, counts_cpu)):
+            self._run_rows(items, first, last, work, seeded, grow, counts_cpu)
         if is_read:
-            self.is_light = self._seems_light(items, work, time.thread_time() - busy)
+            self.is_light = self._seem_light(count, items.values or (), work, time.thread_time() - busy)
 
     def _columns(
         self, items: ItemRun, stages: range, work: list[StageWork], grow: Grow | None, counts_cpu: bool
@@ -261,12 +261,13 @@ class StageChain:
             work.items += len(values)
         return places, numbers, values
 
-    def _seems_light(self, items: ItemRun, work: list[StageWork], cpu_seconds: float) -> bool:
-        """Whether items took so little of a core, and are so small, that looking at each would take longer. By the
-        clock they may take longer, waiting for the interpreter's lock, but not as long as for a disk."""
-        values = items.values or ()
-        waited = sum(done.seconds for done in work) > _WAITING_SECONDS * len(values)
-        return cpu_seconds < _LIGHT_SECONDS * len(values) and not waited and _are_light(values)
+    def _seem_light(self, count: int, values: Sequence[Any], work: list[StageWork], cpu_seconds: float) -> bool:
+        """Whether so many items took so little of a core, and those that are left of them are so small, that looking
+        at each would take longer. By the clock they may take longer, waiting for the interpreter's lock, but not as
+        long as for a disk. Where none is left, they were as small as those before."""
+        waited = sum(done.seconds for done in work) > _WAITING_SECONDS * count
+        is_small = _are_light(values, work[-1].most_bytes) if values else self.is_light
+        return cpu_seconds < _LIGHT_SECONDS * count and not waited and is_small
 
     def _run_rows(
         self,
@@ -470,8 +471,8 @@ def _each(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _are_light(values: Sequence[Any]) -> bool:
-    return all(issubclass(kind, _LIGHT_TYPES) for kind in set(map(type, values)))
+def _are_light(values: Sequence[Any], most_bytes: int) -> bool:
+    return most_bytes <= _LIGHT_BYTES and all(issubclass(kind, _LIGHT_TYPES) for kind in set(map(type, values)))
 
 
 def _measure(work: StageWork, values: list[Any]) -> None:

@@ -26,6 +26,7 @@ from dovetail.feeds.stage_chain import ItemRun, StageWork
 from dovetail.vocabulary import FeedPlan, ProgramError, StagePlan
 from tests.feeds.feeds import (
     PIPELINES,
+    brief,
     equal,
     grown_at_once,
     image,
@@ -441,6 +442,29 @@ def test_workers_of_both_kinds_come_and_go():
         while running.worker_pids() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert running.worker_pids() == []
+
+
+@pytest.mark.process
+def test_processes_that_always_have_work_end_when_there_are_too_many():
+    """A consumer that takes all there is never lets them run out of what was sent ahead."""
+    definition = feed(range(10_000_000)).map(brief).batch(4)
+    with definition.open(plan(definition, "process", brief=("process", 4))) as running:
+        given, taken = iter(running), 0
+
+        def take_until(is_so, seconds):
+            nonlocal taken
+            deadline = time.monotonic() + seconds
+            while not is_so() and time.monotonic() < deadline:
+                assert next(given).tolist() == list(range(4 * taken, 4 * taken + 4))
+                taken += 1
+            assert is_so()
+
+        take_until(lambda: len(running.worker_pids()) == 6 and taken > 200, 300)
+        running.resize("brief", workers=1)
+        take_until(lambda: len(running.worker_pids()) == 3, 10)
+        after = taken
+        take_until(lambda: taken > after + 200, 300)
+        assert len(running.worker_pids()) == 3
 
 
 @pytest.mark.process

@@ -7,10 +7,13 @@ MARGIN = 0.05
 # After a resize that was taken back none is tried for so long, and for twice as long after the next; unless the feed
 # gives less than this share of what it gave then, which is another feed, or another machine.
 _HOLD_SECONDS, _CHANGED = 10.0, 0.8
-# Another trial is made so long after one in vain, and after twice as long the next.
+# After a trial in vain none is made for so long, and for twice as long after the next; and none at all while the feed
+# gives what it gave then, within a fifth.
 _TRY_HOLD_SECONDS = 30.0
 # A resize stays that brings this share of the gain that was expected of it.
 _LEAST_SHARE = 0.4
+# A consumer that was served at so many looks since a resize is another one, and not one that pauses.
+_SERVED_LOOKS = 3
 
 
 def worth_resizing(
@@ -69,8 +72,9 @@ class ResizeJudge:
     def __init__(self) -> None:
         self._before: FeedPlan | None = None
         self._rate = self._enough = self._from_seconds = self._until_seconds = 0.0
-        self._hold_seconds = _HOLD_SECONDS
-        self._is_trial, self._tried_in_vain, self._last_rate, self._begun_rate = False, 0.0, 0.0, 0.0
+        self._hold_seconds, self._served_looks = _HOLD_SECONDS, 0
+        self._is_trial, self._tried_in_vain, self._begun_rate = False, 0.0, 0.0
+        self._last_rate = self._better_rate = 0.0  # when a trial was last asked for, and the better of the last two
         self._try_from_seconds, self._try_hold_seconds = 0.0, _TRY_HOLD_SECONDS
 
     def begin(
@@ -79,7 +83,8 @@ class ResizeJudge:
         """A feed that gave this rate with the plan `before` is resized, which shows from then on; as a trial, after
         which, where it brings nothing, others may be resized at once."""
         self._before, self._from_seconds, self._is_trial = before, from_seconds, is_trial
-        self._begun_rate = max(rate, self._last_rate) if is_trial else rate  # not what a moment was slow by
+        self._served_looks = 0
+        self._begun_rate = max(rate, self._better_rate) if is_trial else rate  # not what a moment was slow by
         self._enough = self._begun_rate + _LEAST_SHARE * (expected - rate)
         if not is_trial:
             self._rate = rate
@@ -92,14 +97,19 @@ class ResizeJudge:
         """Whether a trial may bring something: the rate is as it was when this was last asked, and none has been in
         vain of late, nor of the same feed on the same machine."""
         last, self._last_rate = self._last_rate, rate
+        self._better_rate = max(last, rate)
         is_steady = abs(rate - last) <= 2 * MARGIN * last
         is_same = _CHANGED * self._tried_in_vain < rate < self._tried_in_vain / _CHANGED
         return is_steady and now_seconds >= self._try_from_seconds and not is_same
 
     def settle(self, rate: float, *, since_seconds: float) -> None:
         """The feed serves its consumer. Where it gives no less than before the last resize, that was enough; else its
-        consumer takes less just now, which says nothing."""
-        if since_seconds >= self._from_seconds and rate >= self._begun_rate:
+        consumer takes less just now, which says nothing. One that goes on taking less is not held, when it waits again,
+        against what the resize was to bring long ago."""
+        if since_seconds < self._from_seconds:
+            return
+        self._served_looks += 1
+        if rate >= self._begun_rate or self._served_looks >= _SERVED_LOOKS:
             self._before = None
 
     def judge(self, rate: float, *, since_seconds: float, now_seconds: float) -> FeedPlan | None:

@@ -80,6 +80,15 @@ def test_no_trial_is_made_of_a_moment() -> None:
     assert judge.judge(111.0, since_seconds=10.0, now_seconds=11.0) is not None  # 6% more than the better of two looks
 
 
+def test_a_trial_begun_in_a_slow_moment_must_bring_more_than_the_moment_was_slow_by() -> None:
+    for rates in ((106.0, 98.0), (98.0, 106.0)):
+        judge = ResizeJudge()
+        assert [judge.may_try(rate, now_seconds=9.0) for rate in rates] == [False, True]
+        judge.begin(plan(100), rate=rates[-1], expected=1.15 * rates[-1], from_seconds=10.0, is_trial=True)
+        assert judge.judge(108.0, since_seconds=10.0, now_seconds=11.0) is not None
+        assert not steady(judge, 100.0, now=99.0)
+
+
 def test_a_trial_that_brought_something_stays_and_another_may_follow() -> None:
     judge = ResizeJudge()
     judge.begin(plan(100), rate=100.0, expected=115.0, from_seconds=1.0, is_trial=True)
@@ -93,6 +102,20 @@ def test_a_resize_that_serves_its_consumer_is_not_taken_back_and_a_pause_of_the_
         judge.begin(plan(100), rate=100.0, expected=200.0, from_seconds=1.0)
         judge.settle(rate, since_seconds=since)
         assert (judge.judge(50.0, since_seconds=9.0, now_seconds=9.0) is not None) == pending
+
+
+def test_a_consumer_that_is_served_at_a_lower_rate_for_a_few_looks_leaves_nothing_to_judge() -> None:
+    judge = ResizeJudge()
+    judge.begin(plan(100), rate=100.0, expected=200.0, from_seconds=10.0)
+    for since in (7.0, 8.0, 9.0, 10.0, 11.0):  # its workers are there from 10 on
+        judge.settle(60.0, since_seconds=since)
+        assert not judge.may_resize(60.0, now_seconds=since + 1)
+    judge.settle(60.0, since_seconds=12.0)
+    assert judge.may_resize(60.0, now_seconds=13.0)
+    assert judge.judge(50.0, since_seconds=300.0, now_seconds=301.0) is None
+    judge.begin(plan(100), rate=50.0, expected=100.0, from_seconds=310.0)
+    judge.settle(40.0, since_seconds=310.0)
+    assert judge.judge(50.0, since_seconds=311.0, now_seconds=312.0) is not None, "the next is counted anew"
 
 
 def test_a_trial_in_vain_is_remembered_though_the_consumer_is_served_later() -> None:
