@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dovetail.planning.feeds.feed_model import ANYONE, CONSUMER, LOCK, FeedModel, by_stage, model_of
 from dovetail.planning.feeds.feed_planner import plan_feed
 from dovetail.planning.feeds.feed_prediction import predict_feed
+from dovetail.planning.feeds.feed_search import FeedLimits, best_choice
 from dovetail.planning.feeds.resizing import expected_rate, worth_resizing
 from dovetail.planning.feeds.scaling import MOST_WORKERS
 from dovetail.vocabulary.feeds import FeedConsumer, FeedPlan, RemoteProfile, StagePlan, StageProfile
@@ -32,6 +33,8 @@ _WEIGHT = 0.5
 # The lock is taken and given back less often for each item where more threads wait, by how much nobody can foretell:
 # 126 that waited for 5 ms gave an eighth more than the 75 that the lock was thought to allow.
 _MOSTLY, _TRIED_GAIN = 0.25, 0.15
+# A feed that gives less than was expected of it, by more than this, may be better with workers of the other kind.
+_SHORT = 0.15
 _WHY_TRIED = "the interpreter's lock is thought to be the wall, and whether it is shows with more threads that wait"
 _WHY_REMOTE = "the cores here are the wall, and other nodes have idle ones"
 
@@ -262,16 +265,35 @@ def decide(
     ):
         lock_limit = model_of(now, plan.stages).limits(cores=cores, consumer=consumer)[LOCK]
         is_near = lock_limit <= (1 + _TRIED_GAIN) * current.items_per_second  # a little less, and a stage is the wall
-        tried = _with_more_waiting(plan, now, budget_bytes) if may_try and is_near else None
+        tried, why = None, _WHY_TRIED
+        if may_try and measured_per_second < (1 - _SHORT) * current.items_per_second:
+            limits = FeedLimits(cores=cores, budget_bytes=budget_bytes, consumer=consumer, most_workers=MOST_WORKERS)
+            tried = _with_other_workers(plan, now, limits, least=(1 + _TRIED_GAIN) * measured_per_second)
+            why = f"{show_rate(current.items_per_second)} were expected, and {show_number(measured_per_second)} came"
+        if tried is None and may_try and is_near:
+            tried, why = _with_more_waiting(plan, now, budget_bytes), _WHY_TRIED
         if tried is None:
             return FeedDecision(profiles=now, plan=plan)
         expected = (1 + _TRIED_GAIN) * measured_per_second
-        return FeedDecision(profiles=now, plan=tried, reason=_WHY_TRIED, expected_per_second=expected, is_trial=True)
+        return FeedDecision(profiles=now, plan=tried, reason=why, expected_per_second=expected, is_trial=True)
     why = _why(profiles, now, plan) if _workers(proposed)[:-1] != _workers(plan)[:-1] else _WHY_REMOTE
     reason = f"{why}: {show_rate(proposed.items_per_second)} are expected instead of"
     expected = expected_rate(current, proposed, measured_per_second=measured_per_second)
     reason = f"{reason} {show_number(measured_per_second)}."
     return FeedDecision(profiles=now, plan=proposed, reason=reason, expected_per_second=expected)
+
+
+def _with_other_workers(
+    plan: FeedPlan, profiles: Sequence[StageProfile], limits: FeedLimits, *, least: float
+) -> FeedPlan | None:
+    """The best plan with threads where some stages are in processes, or with processes where none is; None where it is
+    not expected to give so much. By how much a feed falls short says little of how the other kind would do."""
+    other = "thread" if any(stage.worker == "process" for stage in plan.stages) else "process"
+    found = [profile for profile in profiles if profile.worker == other]
+    if len(found) < len(plan.stages) or plan.remote_workers or best_choice(by_stage(found), limits) is None:
+        return None
+    tried = plan_feed(found, cores=limits.cores, budget_bytes=limits.budget_bytes, consumer=limits.consumer)
+    return tried if tried.items_per_second >= least else None
 
 
 def _with_more_waiting(plan: FeedPlan, profiles: Sequence[StageProfile], budget_bytes: int) -> FeedPlan | None:

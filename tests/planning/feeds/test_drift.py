@@ -151,6 +151,30 @@ def test_threads_that_compute_are_not_tried() -> None:
     assert found.plan is now
 
 
+@pytest.mark.parametrize(
+    ("rate", "cpu", "budget_bytes", "kind"),
+    [
+        (300.0, 3e-3, 1 << 30, "thread"),  # 400 by processes were expected
+        (350.0, 3e-3, 1 << 30, "process"),  # little less than that
+        (300.0, 4e-3, 1 << 30, "process"),  # threads promise no more than came
+        (300.0, 3e-3, 1000, "process"),  # and have no room
+    ],
+)
+def test_workers_of_the_other_kind_are_tried_where_less_comes_than_was_expected(rate, cpu, budget_bytes, kind) -> None:
+    process = dataclasses.replace(DECODE, worker="process", service_seconds=5e-3, cpu_seconds=5e-3, lock_seconds=1e-4)
+    thread = dataclasses.replace(
+        DECODE, service_seconds=cpu, cpu_seconds=cpu, lock_seconds=cpu * 0.8, worker_bytes=2000
+    )
+    now = FeedPlan(stages=(StagePlan(name="decode", worker="process", workers=2),))
+    found = decide(
+        [thread, process], now, [seen(400, cpu=5e-3, waited=0.0)], seconds=1.0, measured_per_second=rate, cores=2,
+        budget_bytes=budget_bytes, horizon_seconds=1000.0, switch_seconds=0.1, may_try=True,
+    )  # fmt: skip
+    assert (found.plan.stages[0].worker, found.is_trial) == (kind, kind == "thread")
+    if found.is_trial:
+        assert found.reason == "400 a second were expected, and 300 came"
+
+
 def test_a_plan_for_another_load_is_made_again_and_names_its_wall() -> None:
     now = dataclasses.replace(plan(1), items_per_second=250.0, wall="decode")
     found = decide(
