@@ -36,7 +36,7 @@ BUDGET_BYTES = 256 << 20
 # A glance at each fixed setting, and how many of the best are looked at for longer.
 GLANCE_SECONDS, AGAIN = 0.8, 3
 # Then all read by turns: so often, for so long each, once they have run for a moment.
-ROUNDS, WINDOW_SECONDS, WARM_SECONDS = 5, 3.0, 1.5
+ROUNDS, WINDOW_SECONDS, WARM_SECONDS = 9, 2.0, 1.5
 REACHED_SECONDS = 10.0
 OTHERS = ("memory", "overhead", "resize", "simulated")
 
@@ -100,7 +100,7 @@ def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[
         "fixed workers": setting,
         "of best fixed": own / best,
         "reached seconds": reached(ours.times, 0.95 * ours.rate * best / own, pipeline),
-        "predicted over measured": ours.predicted / ours.rate,
+        "predicted over measured": ours.predicted / own,
         "DataLoader": loaded,
         "loader workers": workers,
         "over DataLoader": own / loaded,
