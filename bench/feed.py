@@ -100,7 +100,7 @@ def compare(pipeline: Pipeline, *, quick: bool, peers: bool) -> tuple[list[dict[
         "fixed workers": setting,
         "of best fixed": own / best,
         "reached seconds": reached(ours.times, 0.95 * ours.rate * best / own, pipeline),
-        "predicted over measured": ours.predicted / own,
+        "predicted over measured": ours.predicted / ours.rate,  # of one moment: the machine is slower at another
         "DataLoader": loaded,
         "loader workers": workers,
         "over DataLoader": own / loaded,

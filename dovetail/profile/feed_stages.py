@@ -54,6 +54,8 @@ _LOCK_SHARE = 0.25
 _LEAST_FLOW = 0.25
 # Where workers have to go by turns, a round of them may take so many times as long as it should.
 _MOST_ROUNDS = 5
+# A feed computes that takes no more than so many times what it computes for.
+_MOST_WAITING = 1.1
 # How many workers show what a feed that waits takes beside its stages, and how it scales.
 _FLOW_WORKERS = 24
 _WAITING_WORKERS = 8
@@ -351,9 +353,11 @@ def _measure_crossing(definition: Feed, model: FeedModel, budget_bytes: int, *, 
 
 def _lost_seconds(model: FeedModel, took: float, *, here: float, beyond: float, cores: int) -> float:
     """How much longer a batch took one process for each stage, in seconds of all that were at work on it together, than
-    workers, cores and the lock explain."""
+    workers, cores and the lock explain. Of stages that wait that is not known: more processes would lose less."""
     count = len(model.profiles)
     service = sum(map(model.seconds, range(count)))
+    if service > _MOST_WAITING * model.cpu_seconds:
+        return 0.0
     there = max(0.0, model.cpu_seconds + beyond)
     explained = {count: (service + beyond) / count, cores: (there + here) / cores, 1: here}
     together = max(explained, key=lambda workers: explained[workers])

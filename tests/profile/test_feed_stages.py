@@ -1,14 +1,18 @@
 """What is measured of a feed's stages is what they do: waiting, computing, holding the lock."""
 
+import dataclasses
 import hashlib
 import random
 import threading
 import time
+from functools import partial
 
 import numpy
 import pytest
 
 from dovetail.feeds import feed
+from dovetail.planning.feeds import FeedModel
+from dovetail.profile import feed_stages
 from dovetail.profile.feed_stages import measure_stages
 from dovetail.vocabulary import ProgramError
 from dovetail.vocabulary.feeds import StageProfile
@@ -155,3 +159,16 @@ def test_a_filter_that_drops_whole_batches_is_read_until_some_come_through() -> 
 def test_processes_are_not_measured_where_they_would_take_the_budget_by_themselves():
     profiles = measure_stages(feed(range(10_000)).map(hold_the_lock).batch(4), budget_bytes=32 << 20)
     assert {each.worker for each in profiles} == {"thread"}
+
+
+def test_what_processes_lose_is_what_workers_cores_and_lock_do_not_explain() -> None:
+    loop = StageProfile(name="loop", worker="thread", service_seconds=4e-3, cpu_seconds=4e-3)
+    read, batch = (dataclasses.replace(loop, name=name) for name in ("read", "batch"))
+    model = FeedModel(profiles=(read, loop, batch))  # 12 ms, and 1 ms here: 6.5 ms by two cores
+    lost = partial(feed_stages._lost_seconds, model, here=1e-3, beyond=0.0, cores=2)
+    assert lost(7e-3) == pytest.approx(1e-3)
+    assert lost(6e-3) == 0.0
+    assert feed_stages._lost_seconds(model, 5e-3, here=1e-3, beyond=0.0, cores=8) == pytest.approx(3e-3)  # by three
+    assert feed_stages._lost_seconds(model, 15e-3, here=14e-3, beyond=0.0, cores=2) == pytest.approx(1e-3)
+    waits = FeedModel(profiles=(dataclasses.replace(read, service_seconds=9e-3), loop, batch))
+    assert feed_stages._lost_seconds(waits, 20e-3, here=1e-3, beyond=0.0, cores=2) == 0.0
