@@ -206,11 +206,11 @@ class StageChain:
         """Item by item through stages that take one each; where items are light, stage by stage."""
         is_read = self.stages[first].operation == "read" and items.values is None
         may_try = is_read and not seeded and self.is_light and not any(self._rng[first:last])
-        busy = time.thread_time()
+        busy, count = time.thread_time(), len(items.numbers)  # of which a filter may leave few
         if not (may_try and self._columns(items, range(first, last), work, grow, counts_cpu)):
             self._run_rows(items, first, last, work, seeded, grow, counts_cpu)
         if is_read:
-            self.is_light = self._seems_light(items.values or (), work, time.thread_time() - busy)
+            self.is_light = self._seem_light(count, items.values or (), work, time.thread_time() - busy)
 
     def _columns(
         self, items: ItemRun, stages: range, work: list[StageWork], grow: Grow | None, counts_cpu: bool
@@ -261,12 +261,13 @@ class StageChain:
             work.items += len(values)
         return places, numbers, values
 
-    def _seems_light(self, values: Sequence[Any], work: list[StageWork], cpu_seconds: float) -> bool:
-        """Whether items took so little of a core, and are so small, that looking at each would take longer. By the
-        clock they may take longer, waiting for the interpreter's lock, but not as long as for a disk. What a filter
-        leaves out does not count: a part of which it leaves little would be held before there is room for it."""
-        waited = sum(done.seconds for done in work) > _WAITING_SECONDS * len(values)
-        return cpu_seconds < _LIGHT_SECONDS * len(values) and not waited and _are_light(values, work[-1].most_bytes)
+    def _seem_light(self, count: int, values: Sequence[Any], work: list[StageWork], cpu_seconds: float) -> bool:
+        """Whether so many items took so little of a core, and those that are left of them are so small, that looking
+        at each would take longer. By the clock they may take longer, waiting for the interpreter's lock, but not as
+        long as for a disk. Where none is left, they were as small as those before."""
+        waited = sum(done.seconds for done in work) > _WAITING_SECONDS * count
+        is_small = _are_light(values, work[-1].most_bytes) if values else self.is_light
+        return cpu_seconds < _LIGHT_SECONDS * count and not waited and is_small
 
     def _run_rows(
         self,

@@ -2,6 +2,7 @@
 
 import numpy
 import pytest
+import torch
 
 from dovetail.feeds.definition import feed
 from dovetail.feeds.stage_chain import ItemRun, StageChain
@@ -14,6 +15,20 @@ def run(chain, *, begin=0):
     numbers = range(begin, begin + ITEMS)
     chain.run(ItemRun(0, numbers, numbers), 0, len(chain.stages), owns_generators=False)
     return chain.is_light
+
+
+def test_items_that_a_filter_leaves_out_were_read_all_the_same():
+    chain = StageChain(feed(range(1 << 20)).filter(lambda number: number % 500 == 0 and number < ITEMS))
+    assert run(chain)
+    assert run(chain)
+    assert run(chain, begin=ITEMS), "none was kept, and they were as quick"
+
+
+def test_of_items_that_are_all_left_out_nobody_knows_how_large_they_were():
+    chain = StageChain(feed(range(1 << 20)).filter(lambda number: number < ITEMS).map(lambda number: torch.zeros(1)))
+    assert not run(chain, begin=ITEMS)
+    assert not run(chain)
+    assert not run(chain, begin=ITEMS)
 
 
 @pytest.mark.parametrize("value", [7, 7.0, 7j, True, numpy.float32(7), numpy.int64(7), numpy.bool_(True)], ids=type)
